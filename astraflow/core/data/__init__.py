@@ -1,0 +1,26 @@
+"""What flows between the programs: frozen records of aligned arrays. No torch, no IO."""
+
+from astraflow.core.data.batch import Batch, Group
+from astraflow.core.data.codec import decode, encode
+from astraflow.core.data.generation import GenerationHyperparameters, ModelRequest, ModelResponse, StopReason
+from astraflow.core.data.manifest import Manifest, TensorEntry
+from astraflow.core.data.trajectory import Failed, Invalid, Reward, Trajectory, Turn, Value
+
+__all__ = [
+    "Batch",
+    "Failed",
+    "GenerationHyperparameters",
+    "Group",
+    "Invalid",
+    "Manifest",
+    "ModelRequest",
+    "ModelResponse",
+    "Reward",
+    "StopReason",
+    "TensorEntry",
+    "Trajectory",
+    "Turn",
+    "Value",
+    "decode",
+    "encode",
+]

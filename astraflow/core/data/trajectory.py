@@ -1,0 +1,169 @@
+"""Invariant 1, alignment: ids, mask, logprobs and versions of a turn have one length, and trained ids are the sampled ids.
+
+Relied on by every consumer of trajectories: the ledger, the batch, packing and the losses index these four arrays with
+one position. `check` runs at each border and names the turn that breaks it.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+
+from astraflow.core.data.generation import ModelResponse, StopReason
+from astraflow.errors import DataError
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens that are new in one turn: context first, then what the policy sampled. Turns concatenate to the episode."""
+
+    ids: np.ndarray
+    """int32 [T], token ids."""
+    mask: np.ndarray
+    """uint8 [T], 1 where the policy sampled the token."""
+    logprobs: np.ndarray
+    """float32 [T], log-probability under the sampled distribution; 0 where mask is 0."""
+    versions: np.ndarray
+    """int32 [T], the weight version that sampled the token; -1 where mask is 0."""
+
+    @classmethod
+    def of(cls, context: np.ndarray, response: ModelResponse) -> Turn:
+        """Join the new context of a call and its response."""
+        n, m = len(context), len(response.output_tokens)
+        return cls(
+            ids=np.concatenate([context, response.output_tokens]).astype(np.int32),
+            mask=np.repeat(np.array([0, 1], np.uint8), [n, m]),
+            logprobs=np.concatenate([np.zeros(n, np.float32), response.output_logprobs]).astype(np.float32),
+            versions=np.concatenate([np.full(n, -1, np.int32), response.output_versions]).astype(np.int32),
+        )
+
+    def check(self, where: str = "turn") -> Self:
+        shapes = {name: getattr(self, name).shape for name in ("ids", "mask", "logprobs", "versions")}
+        if len(set(shapes.values())) != 1 or self.ids.ndim != 1:
+            raise DataError(f"{where}: arrays differ in shape: {shapes}")
+        kinds = {"ids": "iu", "mask": "bui", "logprobs": "f", "versions": "i"}
+        for name, kind in kinds.items():
+            if getattr(self, name).dtype.kind not in kind:
+                raise DataError(f"{where}: {name} has dtype {getattr(self, name).dtype}")
+        sampled = self.mask.astype(bool)
+        if self.mask.size and self.mask.max() > 1:
+            raise DataError(f"{where}: mask holds values other than 0 and 1")
+        if not np.isfinite(self.logprobs[sampled]).all() or (self.logprobs[sampled] > 1e-4).any():
+            raise DataError(f"{where}: a sampled token's logprob is not a finite number ≤ 0")
+        if (self.versions[sampled] < 0).any() or (self.versions[~sampled] != -1).any():
+            raise DataError(f"{where}: versions must be ≥ 0 on sampled tokens and -1 elsewhere")
+        return self
+
+
+class Value(msgspec.Struct, frozen=True, tag="value"):
+    """A reward: an answer that cannot be parsed is Value(0)."""
+
+    value: float
+    parts: dict[str, float] = {}
+    """Named components, for display."""
+
+
+class Invalid(msgspec.Struct, frozen=True, tag="invalid"):
+    """No reward could be given (gold unparsable, crash, timeout): the sample leaves statistics and loss, and is counted."""
+
+    reason: str
+
+
+Reward = Value | Invalid
+
+
+class Trajectory(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One unbroken token sequence of an episode for one policy. Branches and agents of an episode share its sample_id."""
+
+    task_id: str
+    """The occurrence that asked for it."""
+    group_id: int
+    """The group whose statistics it belongs to."""
+    sample_id: int
+    """The episode, unique in the run; statistics count distinct samples."""
+    model_id: str = "default"
+    """The policy that sampled it."""
+    agent: str = ""
+    """Role path of a multi-agent episode ("solver/checker"); empty for a single agent."""
+    turns: tuple[Turn, ...]
+    reward: Reward
+    stop: StopReason
+    """Why the last generation ended."""
+    timing: dict[str, float] = {}
+    """Seconds by phase (generate, reward)."""
+
+    def check(self) -> Self:
+        if not self.turns:
+            raise DataError(f"trajectory {self.sample_id} of task {self.task_id} has no turns")
+        for number, turn in enumerate(self.turns):
+            turn.check(f"turn {number} of trajectory {self.sample_id} of task {self.task_id}")
+        if isinstance(self.reward, Value) and not math.isfinite(self.reward.value):
+            raise DataError(f"trajectory {self.sample_id} of task {self.task_id}: reward is {self.reward.value}")
+        return self
+
+    @cached_property
+    def arrays(self) -> Turn:
+        """All turns as one."""
+        if len(self.turns) == 1:
+            return self.turns[0]
+        return Turn(**{name: np.concatenate([getattr(turn, name) for turn in self.turns]) for name in Turn.__struct_fields__})
+
+    @property
+    def length(self) -> int:
+        """Tokens, context included."""
+        return sum(len(turn.ids) for turn in self.turns)
+
+    @property
+    def sampled(self) -> int:
+        """Tokens that the policy sampled: what lengths, truncation and penalties count."""
+        return sum(int(turn.mask.sum()) for turn in self.turns)
+
+    @property
+    def oldest_version(self) -> int | None:
+        """The lowest version among sampled tokens; None where nothing was sampled."""
+        versions = self.arrays.versions[self.arrays.mask.astype(bool)]
+        return int(versions.min()) if versions.size else None
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """An episode that ended without a trajectory; data, not an exception."""
+
+    reason: str
+    """One word for counting: crash, timeout, engine, cut."""
+    detail: str = ""
+    """The first lines of the traceback, for people."""
+
+
+class Episode(msgspec.Struct, frozen=True, tag="episode"):
+    """An episode that ended: its trajectories (several where it branched or had several agents)."""
+
+    trajectories: tuple[Trajectory, ...]
+
+    def check(self) -> Self:
+        for trajectory in self.trajectories:
+            trajectory.check()
+        return self
+
+
+EpisodeResult = Episode | Failed
+
+
+class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a RaaS returns for one task: n episode results, the failed ones included."""
+
+    group_id: int
+    episodes: tuple[EpisodeResult, ...]
+    timing: dict[str, float] = {}
+
+    def check(self) -> Self:
+        for episode in self.episodes:
+            if isinstance(episode, Episode):
+                episode.check()
+        return self
+
+
+Row = dict[str, Any]
+"""A dataset row: {messages: [{role, content}], answer, task_id, …metadata}, all of it JSON."""
