@@ -24,15 +24,15 @@ ARRAY_DTYPES = frozenset(
 class _WireArray(msgspec.Struct):
     dtype: str
     shape: tuple[int, ...]
-    bytes: bytes
+    data: bytes = msgspec.field(name="bytes")
 
 
 def _to_wire(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype.name not in ARRAY_DTYPES:
             raise DataError(f"an array of dtype {value.dtype} cannot travel; known: {', '.join(sorted(ARRAY_DTYPES))}")
-        return {"dtype": value.dtype.name, "shape": value.shape, "bytes": np.ascontiguousarray(value).data.cast("B")
-                if value.size else b""}  # fmt: skip
+        data = np.ascontiguousarray(value).data.cast("B") if value.size else b""
+        return {"dtype": value.dtype.name, "shape": value.shape, "bytes": data}
     if isinstance(value, np.generic):
         return value.item()
     raise DataError(f"a {type(value).__name__} cannot travel")
@@ -44,9 +44,9 @@ def _from_wire(kind: type, value: Any) -> Any:
     wire = msgspec.convert(value, _WireArray)
     if wire.dtype not in ARRAY_DTYPES:
         raise ValueError(f"array dtype '{wire.dtype}' is not one of {', '.join(sorted(ARRAY_DTYPES))}")
-    if any(n < 0 for n in wire.shape) or prod(wire.shape) * np.dtype(wire.dtype).itemsize != len(wire.bytes):
-        raise ValueError(f"array of shape {wire.shape} and dtype {wire.dtype} has {len(wire.bytes)} bytes")
-    return np.frombuffer(wire.bytes, wire.dtype).reshape(wire.shape)
+    if any(n < 0 for n in wire.shape) or prod(wire.shape) * np.dtype(wire.dtype).itemsize != len(wire.data):
+        raise ValueError(f"array of shape {wire.shape} and dtype {wire.dtype} has {len(wire.data)} bytes")
+    return np.frombuffer(wire.data, wire.dtype).reshape(wire.shape)
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_wire)
