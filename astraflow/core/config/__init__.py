@@ -1,1 +1,17 @@
+"""Configuration: YAML files, interpolation and overrides become frozen, strictly typed sections."""
 
+from astraflow.core.config.experiment import ExperimentConfig
+from astraflow.core.config.load import Tree, build, load_tree, read_settings, write_settings
+from astraflow.core.config.section import OpenSection, Section, struct_field
+
+__all__ = [
+    "ExperimentConfig",
+    "OpenSection",
+    "Section",
+    "Tree",
+    "build",
+    "load_tree",
+    "read_settings",
+    "struct_field",
+    "write_settings",
+]

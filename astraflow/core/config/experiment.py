@@ -1,0 +1,34 @@
+"""What every program of a run shares."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from astraflow.core.config.section import Section
+
+WireDtype = Literal["float32", "bfloat16", "float16"]
+
+
+class ExperimentConfig(Section):
+    """Identity of the run and the model it starts from."""
+
+    experiment_name: str = Field(min_length=1)
+    """Groups runs of one question."""
+    trial_name: str = Field(min_length=1)
+    """One run of it."""
+    fileroot: str
+    """The run directory: everything the run leaves is under it."""
+    model_path: str | None = None
+    """A Hugging Face directory. None where `base_model` makes one first."""
+    tokenizer_path: str | None = None
+    """Where the tokenizer is; None: beside the model."""
+    seed: int = Field(default=1, ge=0)
+    """Seeds data order, sampling and initialisation."""
+    dtype: WireDtype = "float32"
+    """Parameters' type while computing, in trainer and embedded engine."""
+    wire_dtype: WireDtype | None = None
+    """Weights' type on the wire and in the engine; None: the same as dtype."""
+    weight_transfer_mode: Literal["tcp", "shm"] = "tcp"
+    """How weights reach a RaaS: shared memory needs one host."""

@@ -1,0 +1,115 @@
+"""Keys of Dataflow (`dataflow`)."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from astraflow.core.config import ExperimentConfig, OpenSection, Section, struct_field
+from astraflow.core.data import GenerationHyperparameters
+
+
+class DatasetConfig(OpenSection):
+    """A dataset by function. Further keys go to the function, which must name them."""
+
+    dataset_fn: str
+    """"module:function", e.g. astraflow.dataflow.dataset.reasoning_gym:get_reasoning_gym_rl_dataset."""
+    max_length: int | None = Field(default=None, ge=1)
+    """Rows whose prompt has more tokens are left out and counted."""
+
+
+class WorkflowConfig(OpenSection):
+    """What an episode is. Further keys go to the workflow's __init__."""
+
+    workflow_cls: str = "rlvr"
+    """A registered name or module:Class."""
+    reward_fn: str | None = None
+    """A registered name or module:function; None where the workflow gives the reward itself."""
+    gconfig_overrides: dict[str, bool | int | float | str | list[int | str] | None] = {}
+    """Fields of gconfig that this workflow changes."""
+
+
+class EvalDatasetConfig(DatasetConfig):
+    """A dataset scored in evaluation rounds."""
+
+    eval_workflow: str
+    """A key of eval_workflows."""
+    repeat: int = Field(default=1, ge=1)
+    """Occurrences per row and round (for a row's k samples see gconfig n_samples)."""
+    greedy: bool = True
+    """Also score one greedy sample per row."""
+
+
+class BufferConfig(Section):
+    """Finished groups between rollout and training."""
+
+    max_staleness: int = Field(default=2, ge=0)
+    """η: most training steps between the step that made a token's version and the step that trains it."""
+    filter_function: Literal["filter_zero_adv"] | None = "filter_zero_adv"
+    """Drop groups whose rewards are all equal (they have no gradient); refilled by admission. Off for n_samples 1."""
+    min_group_size: int | None = Field(default=None, ge=1)
+    """A group with fewer valid samples is dropped(invalid); None: min(2, n_samples)."""
+    shuffle_rewards: bool = False
+    """Control experiment: permute rewards inside each group, so that nothing can be learnt."""
+    stale_policy: Literal["drop", "mask"] = "drop"
+    """A group with a token older than the bound: drop it, or mask its old tokens out of the loss."""
+    rollout_wait: "WaitConfig | None" = None
+    """Artificial wait after a group's generation, for measuring asynchrony."""
+
+
+class WaitConfig(Section):
+    """A log-normal wait, one per group (stands in for tools and environments in benchmarks)."""
+
+    mean_s: float = Field(gt=0)
+    sigma: float = Field(default=1.0, ge=0)
+
+
+class EvalConfig(Section):
+    """How evaluation rounds run."""
+
+    mode: Literal["concurrent", "exclusive"] = "exclusive"
+    """exclusive: no new rollouts meanwhile. concurrent: rollouts go on."""
+    timeout_s: float = Field(default=600.0, gt=0)
+
+
+class DataflowConfig(Section):
+    """The service that owns dataset cursor, ledger, admission, curation, pool and evaluation."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=0, ge=0, le=65535)
+    """0: any free port, announced after it is bound."""
+    buffer: BufferConfig = BufferConfig()
+    rollout_dataset: DatasetConfig
+    workflow_spec: WorkflowConfig = WorkflowConfig()
+    eval_workflows: dict[str, WorkflowConfig] = {}
+    eval_datasets: dict[str, EvalDatasetConfig] = {}
+    eval: EvalConfig = EvalConfig()
+    episode_timeout_s: float = Field(default=120.0, gt=0)
+    """An episode that runs longer ends as failed(timeout)."""
+    max_failure_streak: int = Field(default=200, ge=1)
+    """So many samples in a row without one valid reward stop the run with the first traceback."""
+
+    @model_validator(mode="after")
+    def _names(self) -> Self:
+        for name, dataset in self.eval_datasets.items():
+            if dataset.eval_workflow not in self.eval_workflows:
+                known = ", ".join(sorted(self.eval_workflows)) or "none"
+                raise ValueError(
+                    f"eval_datasets.{name}.eval_workflow: '{dataset.eval_workflow}' is not in eval_workflows ({known})"
+                )
+        return self
+
+
+class DataflowSettings(Section):
+    """Everything the Dataflow process is given."""
+
+    experiment: ExperimentConfig
+    dataflow: DataflowConfig
+    gconfigs: dict[str, struct_field(GenerationHyperparameters)]  # type: ignore[valid-type]
+    """Sampling per model_id; its keys are the expected models."""
+    tokenizer_path: str
+    run_dir: str
+
+
+BufferConfig.model_rebuild()

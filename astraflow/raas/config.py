@@ -1,0 +1,69 @@
+"""Keys of RaaS (`raas`, `rollout`)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from astraflow.core.config import ExperimentConfig, Section, struct_field
+from astraflow.core.data import GenerationHyperparameters
+
+
+class EmbeddedConfig(Section):
+    """The engine inside the RaaS process."""
+
+    context_length: int | None = Field(default=None, ge=2)
+    """Most tokens of one sequence; None: the model's own."""
+    max_running_requests: int = Field(default=64, ge=1)
+    """Sequences decoded together; the KV cache is allocated for so many."""
+    device: Literal["cpu", "cuda"] = "cpu"
+
+
+class RaaSModelConfig(Section):
+    """One policy that is served."""
+
+    backend: Literal["embedded", "scripted"] = "embedded"
+    """embedded: our engine, in process. scripted: answers from a script, for tests."""
+    gconfig: struct_field(GenerationHyperparameters) = GenerationHyperparameters()  # type: ignore[valid-type]
+    """How to sample."""
+    embedded: EmbeddedConfig = EmbeddedConfig()
+
+
+class RaaSConfig(Section):
+    """Rollout services."""
+
+    models: dict[str, RaaSModelConfig] = Field(min_length=1)
+    """model_id → how it is served."""
+    instances: int = Field(default=1, ge=1)
+    """RaaS processes that the launcher starts."""
+    threads: int = Field(default=1, ge=1)
+    """torch threads of each."""
+    host: str = "127.0.0.1"
+    port: int = Field(default=0, ge=0, le=65535)
+    """0: any free port; with several instances only 0."""
+
+
+class RolloutConfig(Section):
+    """Limits of one RaaS."""
+
+    max_concurrent_rollouts: int = Field(default=64, ge=1)
+    """Groups that run at once."""
+    reward_workers: int = Field(default=1, ge=0)
+    """Killable processes that compute rewards; 0: in the RaaS process, without a deadline."""
+    reward_timeout_s: float = Field(default=15.0, gt=0)
+    """A reward that runs longer is killed and Invalid(timeout)."""
+
+
+class RaaSSettings(Section):
+    """Everything one RaaS process is given."""
+
+    experiment: ExperimentConfig
+    raas: RaaSConfig
+    rollout: RolloutConfig
+    model_paths: dict[str, str]
+    """model_id → Hugging Face directory: the architecture, and the weights until version 0 is pulled."""
+    tokenizer_path: str
+    dataflow_urls: list[str]
+    uid: str
+    run_dir: str

@@ -1,0 +1,167 @@
+"""Keys of the train worker (`trainer_base`, `trainer_<model_id>`). No torch import."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from astraflow.core.config import ExperimentConfig, Section
+from astraflow.core.observability.config import StatsLoggerConfig
+
+
+class MicroBatchConfig(Section):
+    """How a minibatch is cut for memory. The gradient does not depend on it."""
+
+    max_tokens_per_mb: int = Field(default=16384, ge=1)
+    """Most tokens in one forward pass; a longer trajectory is an error."""
+
+
+class OptimizerConfig(Section):
+    """AdamW (Loshchilov & Hutter, 2019) and its learning-rate schedule."""
+
+    type: Literal["adam", "adamw"] = "adamw"
+    """Both names mean AdamW with decoupled weight decay."""
+    lr: float = Field(default=1e-6, gt=0)
+    """Peak learning rate."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    eps: float = Field(default=1e-8, gt=0)
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
+    """Shape after the warm-up; linear and cosine end at min_lr_ratio."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimiser steps of linear warm-up."""
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    gradient_clipping: float = Field(default=1.0, gt=0)
+    """Largest global gradient norm."""
+
+
+class NormConfig(Section):
+    """Where a mean is subtracted and a standard deviation divided by."""
+
+    mean_level: Literal["group", "batch", "none"] = "group"
+    std_level: Literal["group", "batch", "none"] = "group"
+    mean_leave_one_out: bool = False
+    """Leave the sample itself out of its group's mean (RLOO)."""
+    eps: float = Field(default=1e-5, gt=0)
+    """Added to the standard deviation."""
+
+
+class OverlongConfig(Section):
+    """Penalty for answers near the length limit (DAPO, eq. 13); counts sampled tokens only."""
+
+    buffer_len: int = Field(ge=1)
+    """The penalty grows over this many tokens before the limit."""
+    penalty_factor: float = Field(default=1.0, ge=0)
+    """The largest penalty."""
+
+
+class ActorConfig(Section):
+    """The policy's loss and optimiser."""
+
+    mb_spec: MicroBatchConfig = MicroBatchConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    loss: Literal["ppo", "decoupled", "m2po"] = "decoupled"
+    """ppo: ratio against the behaviour policy. decoupled: clipped ratio against the proximal policy times the behaviour
+    importance weight (AReaL). m2po: bounds chosen from the second moment of the behaviour ratio (M2PO)."""
+    eps_clip: float = Field(default=0.2, gt=0)
+    """Lower clip of the ratio."""
+    eps_clip_higher: float | None = Field(default=None, gt=0)
+    """Upper clip; None: eps_clip."""
+    c_clip: float | None = Field(default=None, gt=1)
+    """Dual clip for negative advantages; None: off."""
+    m2_threshold: float | None = Field(default=None, gt=0)
+    """M2PO's bound on the mean squared log-ratio; required by loss: m2po and refused elsewhere."""
+    behav_imp_weight_cap: float | None = Field(default=None, gt=1)
+    """decoupled: behaviour importance weights are truncated here; None: no cap."""
+    ppo_n_minibatches: int = Field(default=1, ge=1)
+    """Optimiser steps per batch, groups kept whole."""
+    loss_agg: Literal["token", "sequence", "prompt", "constant"] = "token"
+    """What a minibatch's loss is the mean over: all sampled tokens; rows' token means; prompts' token means; or the token sum over
+    rows × loss_constant."""
+    loss_constant: float | None = Field(default=None, gt=0)
+    """Tokens that one row counts for under loss_agg: constant."""
+    entropy_coef: float = Field(default=0.0, ge=0)
+    """Entropy bonus."""
+    reward_scaling: float = 1.0
+    reward_bias: float = 0.0
+    """Shaped reward = (raw + bias) × scaling."""
+    reward_clip: float | None = Field(default=None, gt=0)
+    """Shaped rewards are clipped to ± this."""
+    overlong: OverlongConfig | None = None
+    reward_norm: NormConfig | None = NormConfig()
+    """Rewards → advantages of an outcome (GRPO: group mean, group std)."""
+    adv_norm: NormConfig | None = None
+    """Advantages over the sampled tokens of the whole batch."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if (self.loss == "m2po") != (self.m2_threshold is not None):
+            raise ValueError("m2_threshold belongs to loss: m2po (and is required there)")
+        if self.behav_imp_weight_cap is not None and self.loss != "decoupled":
+            raise ValueError("behav_imp_weight_cap has an effect with loss: decoupled only")
+        if (self.loss_agg == "constant") != (self.loss_constant is not None):
+            raise ValueError("loss_constant belongs to loss_agg: constant (and is required there)")
+        return self
+
+
+class EngineConfig(Section):
+    """Where the model's computation runs."""
+
+    backend: Literal["native"] = "native"
+    """native: one process, one device."""
+    device: Literal["cpu", "cuda"] = "cpu"
+
+
+class EvaluatorConfig(Section):
+    """When the policy is scored on the evaluation datasets. The last version is always scored where there are datasets."""
+
+    eval_at_start: bool = False
+    freq_steps: int | None = Field(default=None, ge=1)
+    """Every so many steps; None: not between start and end."""
+
+
+class SaverConfig(Section):
+    """When a checkpoint in Hugging Face layout is written. The last step always is."""
+
+    freq_steps: int | None = Field(default=None, ge=1)
+
+
+class TrainerConfig(Section):
+    """One policy's training."""
+
+    total_train_steps: int = Field(ge=1)
+    train_batch_size: int = Field(ge=1)
+    """Samples per step: groups × n_samples."""
+    threads: int = Field(default=1, ge=1)
+    """torch threads of this process."""
+    engine: EngineConfig = EngineConfig()
+    actor: ActorConfig = ActorConfig()
+    evaluator: EvaluatorConfig = EvaluatorConfig()
+    saver: SaverConfig = SaverConfig()
+    stats_logger: StatsLoggerConfig = StatsLoggerConfig()
+    batch_timeout_s: float = Field(default=600.0, gt=0)
+    """Longest wait for a batch before the run stops, naming what Dataflow waits for."""
+
+
+class TrainWorkerSettings(Section):
+    """Everything one train worker process is given."""
+
+    experiment: ExperimentConfig
+    model_id: str
+    model_path: str
+    """Hugging Face directory to start from."""
+    n_samples: int = Field(ge=1)
+    """Samples of a group; divides train_batch_size."""
+    max_new_tokens: int = Field(ge=1)
+    """Length limit that the over-long penalty counts from."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Rollout temperature: the trainer's logprobs are of the same distribution."""
+    trainer: TrainerConfig
+    dataflow_url: str
+    host: str = "127.0.0.1"
+    """Address of the weight sender agent."""
+    sender_port: int = Field(default=0, ge=0, le=65535)
+    """0: any free port, announced after it is bound."""
+    run_dir: str
