@@ -109,7 +109,9 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """All turns as one."""
         if len(self.turns) == 1:
             return self.turns[0]
-        return Turn(**{name: np.concatenate([getattr(turn, name) for turn in self.turns]) for name in Turn.__struct_fields__})
+        return Turn(
+            **{name: np.concatenate([getattr(turn, name) for turn in self.turns]) for name in Turn.__struct_fields__}
+        )
 
     @property
     def length(self) -> int:

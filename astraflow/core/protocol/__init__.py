@@ -1,1 +1,16 @@
+"""How programs talk: message types, the HTTP machinery of their servers, and typed clients."""
 
+from astraflow.core.protocol.clients import DataflowClient, RaaSClient, SenderClient
+from astraflow.core.protocol.http import SCHEMA, Endpoint, Peer, Server, StatusEndpoint, build_app
+
+__all__ = [
+    "SCHEMA",
+    "DataflowClient",
+    "Endpoint",
+    "Peer",
+    "RaaSClient",
+    "SenderClient",
+    "Server",
+    "StatusEndpoint",
+    "build_app",
+]

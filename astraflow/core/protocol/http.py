@@ -1,0 +1,258 @@
+"""The HTTP machinery that all programs share: typed msgpack endpoints, one error shape, one client.
+
+Every route takes the run's bearer token, every msgpack body the schema header; bodies are bounded and decoded into a struct
+before a handler sees them. What a handler raises leaves as the documented error body with the status of its class: never an
+HTML page, never a hang. The only file that imports fastapi, uvicorn or httpx.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from astraflow.core.data import decode, encode
+from astraflow.core.protocol.messages import ErrorBody
+from astraflow.errors import AstraFlowError, CallerError, ConflictError, DataError, DeadlineError, PeerError
+
+T = TypeVar("T")
+
+SCHEMA = "1"
+SCHEMA_HEADER = "X-AstraFlow-Schema"
+MSGPACK = "application/msgpack"
+BODY_LIMIT = 64 * 2**20
+BODY_DEADLINE = 30.0
+"""Seconds a peer may take to send its body."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A msgpack route: the body (or, for GET, the query) becomes `request`, what `handler` returns becomes the reply."""
+
+    method: str
+    path: str
+    request: type[msgspec.Struct]
+    handler: Callable[[Any], Awaitable[Any]]
+    envelope: bool = False
+    """Wrap replies and errors as {ok, result} / {ok: false, error} (RaaS)."""
+    required: str = ""
+    """The documented sentence for a body that lacks required fields."""
+
+
+@dataclass(frozen=True)
+class StatusEndpoint:
+    """A GET route whose reply is plain JSON (or text, for a str)."""
+
+    path: str
+    handler: Callable[[], Any]
+
+
+def build_app(name: str, token: str, endpoints: Sequence[Endpoint | StatusEndpoint]) -> FastAPI:
+    """Return the ASGI application of a program."""
+    app = FastAPI(title=f"AstraFlow {name}", docs_url=None, redoc_url=None)
+    for endpoint in endpoints:
+        if isinstance(endpoint, StatusEndpoint):
+            app.add_api_route(endpoint.path, _status_route(endpoint, token), methods=["GET"], response_model=None)
+        else:
+            app.add_route(endpoint.path, _msgpack_route(endpoint, token), methods=[endpoint.method])
+    app.add_exception_handler(HTTPException, _no_such_route)
+    return app
+
+
+class Server:
+    """A bound, then served, ASGI application: the port is known (and announced) only after it is ours."""
+
+    def __init__(self, app: Any, host: str = "127.0.0.1", port: int = 0) -> None:
+        # the protocol is named because asyncio turns Nagle's algorithm off only then (40 ms a call otherwise)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((host, port))
+        except OSError as error:
+            self._socket.close()
+            raise CallerError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        self._socket.listen(512)
+        self.port: int = self._socket.getsockname()[1]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2)
+        self._uvicorn = uvicorn.Server(config)
+
+    async def serve(self) -> None:
+        """Serve until `stop`; signals stay with the program."""
+        await self._uvicorn._serve([self._socket])
+
+    def stop(self) -> None:
+        self._uvicorn.should_exit = True
+
+    def close(self) -> None:
+        """Give the port back (also where `serve` never ran)."""
+        self._socket.close()
+
+
+class Peer:
+    """A typed client of one program. Retries only what never reached the peer; every call has a deadline."""
+
+    def __init__(
+        self, url: str, token: str, *, transport: httpx.AsyncBaseTransport | None = None, timeout: float = 30.0
+    ) -> None:
+        self.url = url
+        limits = httpx.Limits(max_connections=64, max_keepalive_connections=16)
+        self._client = httpx.AsyncClient(
+            base_url=url,
+            transport=transport,
+            timeout=timeout,
+            limits=limits,
+            trust_env=False,
+            headers={"Authorization": f"Bearer {token}", SCHEMA_HEADER: SCHEMA},
+        )
+
+    async def post(self, path: str, request: msgspec.Struct, reply: type[T], *, timeout: float | None = None) -> T:
+        """POST a struct and decode the reply. CallerError, ConflictError, DeadlineError or PeerError otherwise."""
+        headers = {"Content-Type": MSGPACK}
+        response = await self._send("POST", path, timeout, content=encode(request), headers=headers)
+        return self._decode(path, response, reply)
+
+    async def get(
+        self, path: str, reply: type[T], *, params: dict[str, Any] | None = None, timeout: float | None = None
+    ) -> T:
+        """GET with query parameters; the reply is msgpack or JSON, as the peer says."""
+        response = await self._send("GET", path, timeout, params=params)
+        return self._decode(path, response, reply)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _send(self, method: str, path: str, timeout: float | None, **body: Any) -> httpx.Response:
+        limit = httpx.USE_CLIENT_DEFAULT if timeout is None else timeout
+        try:
+            response = await self._client.request(method, path, timeout=limit, **body)
+        except httpx.TimeoutException as error:
+            raise DeadlineError(f"{self.url}{path} did not answer in time ({type(error).__name__})") from error
+        except httpx.HTTPError as error:
+            raise PeerError(f"{self.url}{path}: {type(error).__name__}: {error}") from error
+        if response.status_code >= 400:
+            raise self._error(path, response)
+        return response
+
+    def _error(self, path: str, response: httpx.Response) -> AstraFlowError:
+        try:
+            if response.headers.get("content-type") == MSGPACK:
+                body = decode(response.content, ErrorBody)
+            else:
+                body = msgspec.json.decode(response.content, type=ErrorBody)
+            text = body.error
+        except (DataError, msgspec.MsgspecError):
+            text = response.text[:200]
+        message = f"{self.url}{path}: {text}"
+        if response.status_code == 409:
+            return ConflictError(message)
+        if response.status_code == 503:
+            return DeadlineError(message)
+        if response.status_code < 500:
+            return CallerError(message, response.status_code)
+        return PeerError(message)
+
+    def _decode(self, path: str, response: httpx.Response, reply: type[T]) -> T:
+        try:
+            if response.headers.get("content-type") == MSGPACK:
+                return decode(response.content, reply)
+            return msgspec.json.decode(response.content, type=reply)
+        except (DataError, msgspec.MsgspecError) as error:
+            raise PeerError(f"{self.url}{path}: broken reply: {error}") from error
+
+
+def _status_route(endpoint: StatusEndpoint, token: str) -> Callable[[Request], Awaitable[Response]]:
+    async def route(request: Request) -> Response:
+        try:
+            _authorise(request, token)
+            value = endpoint.handler()
+        except AstraFlowError as error:
+            return Response(msgspec.json.encode(_error_body(error)), error.status, media_type="application/json")
+        if isinstance(value, str):
+            return Response(value, media_type="text/plain; version=0.0.4")
+        return Response(json.dumps(msgspec.to_builtins(value)), media_type="application/json")
+
+    route.__name__ = endpoint.path.strip("/").replace("/", "_")
+    return route
+
+
+def _msgpack_route(endpoint: Endpoint, token: str) -> Callable[[Request], Awaitable[Response]]:
+    async def route(request: Request) -> Response:
+        try:
+            _authorise(request, token)
+            message = await _read(request, endpoint)
+            result = await endpoint.handler(message)
+        except AstraFlowError as error:
+            return Response(encode(_error_body(error)), error.status, media_type=MSGPACK)
+        if endpoint.envelope:
+            result = {"ok": True, "result": result}
+        return Response(encode(result), media_type=MSGPACK)
+
+    return route
+
+
+async def _read(request: Request, endpoint: Endpoint) -> Any:
+    if endpoint.method == "GET":
+        try:
+            return msgspec.convert(dict(request.query_params), endpoint.request, strict=False)
+        except msgspec.ValidationError as error:
+            raise CallerError(f"GET {endpoint.path}: {error}") from error
+    if request.headers.get(SCHEMA_HEADER) != SCHEMA:
+        raise CallerError(f"{endpoint.path}: header {SCHEMA_HEADER} must be {SCHEMA}")
+    body = await _body(request)
+    try:
+        return decode(body, endpoint.request)
+    except DataError as error:
+        lacks = endpoint.required if endpoint.required and "missing required field" in str(error) else ""
+        raise CallerError(lacks or f"{endpoint.path}: {error if body else 'the body is empty'}") from error
+
+
+async def _body(request: Request) -> bytes:
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > BODY_LIMIT:
+        raise CallerError(f"the body has {declared} bytes, at most {BODY_LIMIT} are taken", 413)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_DEADLINE):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > BODY_LIMIT:
+                    raise CallerError(f"the body is longer than {BODY_LIMIT} bytes", 413)
+                chunks.append(chunk)
+    except TimeoutError as error:
+        raise CallerError(f"the body did not arrive within {BODY_DEADLINE:.0f} s", 408) from error
+    except ClientDisconnect as error:
+        raise CallerError("the peer went away in the middle of its body") from error
+    return b"".join(chunks)
+
+
+def _authorise(request: Request, token: str) -> None:
+    given = request.headers.get("authorization", "").removeprefix("Bearer ")
+    if not hmac.compare_digest(given.encode(), token.encode()):
+        raise CallerError("missing or wrong bearer token", 401)
+
+
+def _error_body(error: AstraFlowError) -> ErrorBody:
+    cause = error.__cause__
+    return ErrorBody(error=str(error), kind=error.kind, detail=f"{type(cause).__name__}: {cause}" if cause else "")
+
+
+async def _no_such_route(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    text = f"no route {request.method} {request.url.path}"
+    return Response(
+        msgspec.json.encode(ErrorBody(error=text, kind="CallerError")), status, media_type="application/json"
+    )

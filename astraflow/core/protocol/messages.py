@@ -1,0 +1,320 @@
+"""Every message of the wire, one struct a request and a reply. Field names are the protocol's.
+
+Requests refuse unknown fields: a misspelt field is the caller's error, not a silent default.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from astraflow.core.data import Batch, Manifest
+from astraflow.core.data.trajectory import GroupResult, Row
+
+Lane = Literal["train", "eval"]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all requests."""
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all replies; unknown fields are skipped, so that a newer peer can say more."""
+
+
+class Empty(Request, kw_only=True):
+    """A request that says nothing."""
+
+
+class Ok(Reply, kw_only=True):
+    ok: bool = True
+
+
+class ErrorBody(Reply, kw_only=True):
+    """Body of every status ≥ 400."""
+
+    ok: bool = False
+    error: str
+    kind: str = "AstraFlowError"
+    detail: str = ""
+
+
+# ---- Dataflow ----------------------------------------------------------------------------------------------------------
+
+
+class ReadyRequest(Request, kw_only=True):
+    """A trainer is ready; its version 0 (or its restored weights) can be pulled from sender_endpoint."""
+
+    train_batch_size: int
+    """Samples per step."""
+    sender_endpoint: str
+    """host:port of the weight sender agent."""
+    model_id: str = "default"
+    recovered_version: int = 0
+    recovered_step: int | None = None
+    manifest: Manifest | None = None
+    """Version 0's; absent on recovery."""
+
+
+class ReadyReply(Ok, kw_only=True):
+    next_version: int
+
+
+class BatchRequest(Request, kw_only=True):
+    """GET /batch carries these as query parameters."""
+
+    model_id: str = "default"
+    version: int = 0
+    """The version the trainer holds: the batch is the one that makes the next."""
+    timeout: float = 60.0
+    """Seconds to wait before 503."""
+
+
+class BatchReply(Ok, kw_only=True):
+    batch: Batch
+    buffer_stats: dict[str, float] = {}
+
+
+class NotifyVersionRequest(Request, kw_only=True):
+    version: int
+    step: int
+    """The training step that made the version; 0 at the start."""
+    run_eval: bool = False
+    model_id: str = "default"
+    manifest: Manifest | None = None
+
+
+class EvalDatasetResult(
+    Reply, kw_only=True, rename={"avg_at_k": "avg@k", "pass_at_k": "pass@k", "avg_at_k_interval": "avg@k_interval"}
+):
+    """One dataset of an evaluation round; shares in percent."""
+
+    avg_at_k: float
+    pass_at_k: float
+    mean_reward: float
+    correct: int
+    total: int
+    """Prompts."""
+    sample_count: int
+    k: int
+    avg_at_k_interval: tuple[float, float]
+    """95%, cluster bootstrap over prompts."""
+    greedy: float | None = None
+    """Share of prompts whose greedy sample is right; None where not asked for."""
+    invalid: int = 0
+    """Samples without a reward; they count as wrong."""
+
+
+class EvalResults(
+    Reply, kw_only=True, rename={"overall_avg_at_k": "overall_avg@k", "overall_pass_at_k": "overall_pass@k"}
+):
+    datasets: dict[str, EvalDatasetResult]
+    overall_avg_at_k: float
+    overall_pass_at_k: float
+    version: int = 0
+
+
+class NotifyVersionReply(Ok, kw_only=True):
+    eval_results: EvalResults | None = None
+    weight_transfer_info: dict[str, bool] = msgspec.field(default_factory=lambda: {"use_full": True})
+
+
+class RegisterRaaSRequest(Request, kw_only=True):
+    uid: str
+    raas_url: str
+    gpu_count: int = 0
+    capabilities: dict[str, Any] = {}
+    """max_concurrency (groups), models, backend."""
+
+
+class RegisterRaaSReply(Ok, kw_only=True):
+    uid: str
+    pool_size: int
+
+
+class DeregisterRaaSRequest(Request, kw_only=True):
+    uid: str
+    drain: bool = True
+    shutdown: bool = False
+
+
+# ---- RaaS --------------------------------------------------------------------------------------------------------------
+
+
+class RaaSReply(Reply, kw_only=True):
+    """The envelope of every RaaS reply; `result` is the route's own."""
+
+    ok: bool
+    result: msgspec.Raw = msgspec.Raw(b"\xc0")
+    error: str | None = None
+
+
+class RegisterWorkflowRequest(Request, kw_only=True):
+    workflow_id: str
+    workflow_cls: str
+    reward_fn: str | None = None
+    gconfig_overrides: dict[str, Any] = {}
+    workflow_kwargs: dict[str, Any] = {}
+    group_policy: dict[str, Any] = {}
+    """episode_timeout_s, wait {mean_s, sigma} …: decided by Dataflow, enforced by RaaS."""
+
+
+class RegisterWorkflowResult(Reply, kw_only=True):
+    workflow_id: str
+    registered: bool
+    """False where the same spec was registered before."""
+    total_workflows: int
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One occurrence: it yields one group per model and role."""
+
+    task_id: str
+    group_id: int
+    data: Row
+    n_samples: int | None = None
+    """Replaces gconfig.n_samples for this task."""
+    greedy: bool = False
+    """Sample greedily (evaluation)."""
+
+
+class SubmitRequest(Request, kw_only=True):
+    tasks: list[Task]
+    workflow_id: str = "default"
+    lane: Lane = "train"
+    version: int | None = None
+    """Refuse (409) unless this version is served."""
+
+
+class Accepted(Reply, kw_only=True):
+    task_id: str
+    accepted: bool
+    reason: str = ""
+
+
+class PullRequest(Request, kw_only=True):
+    max_items: int = 256
+    timeout: float = 0.0
+    """Long poll: seconds to wait for the first result."""
+    lane: Lane = "train"
+    ack: list[str] = []
+    """Results received before: they can be forgotten."""
+
+
+class PulledItem(Reply, kw_only=True):
+    task_id: str
+    result: GroupResult | None = None
+    """None: the workflow rejected the occurrence."""
+
+
+class CancelRequest(Request, kw_only=True):
+    task_ids: list[str]
+
+
+class CancelResult(Reply, kw_only=True):
+    cancelled: list[str]
+
+
+class RaaSNotifyVersionRequest(Request, kw_only=True):
+    model_id: str
+    version: int
+    sender_endpoint: str | None = None
+    manifest: Manifest | None = None
+
+
+class RaaSNotifyVersionResult(Reply, kw_only=True):
+    ok: bool
+    model_id: str
+    version: int
+    """The version served now."""
+    pulled: bool
+    reason: str = ""
+    pull_result: dict[str, Any] = {}
+    """mode, bytes, …"""
+    timing: dict[str, float] = {}
+    """pull_s, verify_s, pause_s, load_s, resume_s"""
+
+
+class PauseRequest(Request, kw_only=True):
+    model_id: str = "default"
+    mode: Literal["keep", "abort", "wait"] = "keep"
+
+
+class ResetRequest(Request, kw_only=True):
+    timeout: float = 5.0
+
+
+class VersionState(Reply, kw_only=True):
+    number: int
+    digest: str
+    verified: bool
+
+
+class RaaSStatus(Reply, kw_only=True):
+    status: Literal["idle", "starting", "ready", "error"]
+    engine_id: str
+    backend: str
+    models: list[str]
+    versions: dict[str, VersionState]
+    inflight: int
+    message: str = ""
+    load: dict[str, float] = {}
+    """tokens_generated and other counters since the start."""
+
+
+class Availability(Reply, kw_only=True):
+    available: int
+    inflight: int
+    max_concurrency: int
+    queued: int
+
+
+# ---- Weight sender agent ----------------------------------------------------------------------------------------------
+
+
+class RegisterReceiverRequest(Request, kw_only=True):
+    """Documented as /register_sglang_instance; fields that only other transports use are optional."""
+
+    sglang_http_host: str
+    sglang_http_port: int
+    session_ids: list[str] = []
+    buffer_ptr: int = 0
+    buffer_length: int = 0
+    zmq_endpoint: str = ""
+    zmq_port: int = 0
+    handshake_ports: list[int] = []
+    transport: Literal["tcp", "shm", "disk"] = "tcp"
+
+
+class RegisterReceiverReply(Ok, kw_only=True):
+    trainer_global_rank: int = 0
+    trainer_world_size: int = 1
+    trainer_session_ids: list[str] = []
+    trainer_buffer_ptr: int = 0
+    trainer_buffer_length: int = 0
+    trainer_hostname: str = ""
+    trainer_rpc_port: int = 0
+    """Port of the bulk streams."""
+    shm_name: str | None = None
+    path: str | None = None
+
+
+class TransferRequest(Request, kw_only=True):
+    instance_id: str
+    """"sglang_http_host:sglang_http_port" of the registration."""
+    mode: Literal["full", "delta"] = "full"
+    have_version: int = -1
+
+
+class TransferReply(Reply, kw_only=True):
+    ok: bool
+    version: int = -1
+    mode: str = "full"
+    bytes: int = 0
+    offset: int = 0
+    """First byte of the version in the shared segment (shm)."""
+    ticket: str = ""
+    """Names the transfer on the bulk streams (tcp)."""
+    fallback: str | None = None
+    reason: str = ""
