@@ -1,8 +1,8 @@
 """A name, a "module:attr" path or an entry point becomes an object; a miss lists the known names.
 
 `check` answers without importing what is named: a built-in is looked up in its table, a "module:attr" by finding the
-module's source and reading its top-level definitions. So a configuration is refused within milliseconds, before torch or
-any plug-in is loaded. `resolve` imports.
+module's source and reading its top-level definitions. So a configuration is refused within milliseconds, before torch
+or any plug-in is loaded. `resolve` imports.
 """
 
 from __future__ import annotations
@@ -155,9 +155,9 @@ def _split(target: str, kind: str) -> tuple[str, str]:
 
 
 def parameters_of(target: str) -> set[str] | None:
-    """Keyword names that a function, or a class's __init__, takes, read from source; None where it takes any or cannot be told.
+    """Keyword names that a function, or a class's __init__, takes; None where it takes any or cannot be told.
 
-    Follows base classes through `from x import Base`, so an inherited __init__ is found.
+    Reads source and imports nothing; follows base classes through `from x import Base` to an inherited __init__.
     """
     module_name, _, attr = target.partition(":")
     spec = find_module(module_name)

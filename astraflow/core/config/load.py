@@ -1,7 +1,7 @@
-"""Invariant 7, effective config: a key without effect is an error at load, with the file, the path and the nearest name.
+"""Invariant 7, effective config: a key without effect is an error at load, with file, path and the nearest name.
 
-YAML files deep-merge (later wins), then `a.b=c` overrides, then `${…}` interpolation, then a strictly typed model. Where each
-key was set is kept, so that an error points at a line and not at a stack trace.
+YAML files deep-merge (later wins), then `a.b=c` overrides, then `${…}` interpolation, then a strictly typed model.
+Where each key was set is kept, so that an error points at a line and not at a stack trace.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def struct_field(struct: type[S]) -> Any:
         return parsed
 
     return Annotated[
-        InstanceOf[struct],
+        InstanceOf[struct],  # type: ignore[valid-type, misc]
         BeforeValidator(parse),
         PlainSerializer(lambda value: msgspec.to_builtins(value)),
         WithJsonSchema({"type": "object", "title": struct.__name__}),

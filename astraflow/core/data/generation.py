@@ -12,7 +12,7 @@ from astraflow.errors import DataError
 
 
 class StopReason(StrEnum):
-    """Why a generation ended, as the engine saw it (never inferred from widths). Metrics reuse the words: `stop/<reason>`."""
+    """Why a generation ended, as the engine saw it (never inferred from widths). Metrics say `stop/<reason>`."""
 
     STOP = "stop"
     """An end token or a stop string."""

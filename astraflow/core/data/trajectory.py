@@ -1,4 +1,4 @@
-"""Invariant 1, alignment: ids, mask, logprobs and versions of a turn have one length, and trained ids are the sampled ids.
+"""Invariant 1, alignment: a turn's ids, mask, logprobs and versions have one length; trained ids are the sampled ids.
 
 Relied on by every consumer of trajectories: the ledger, the batch, packing and the losses index these four arrays with
 one position. `check` runs at each border and names the turn that breaks it.
@@ -18,7 +18,7 @@ from astraflow.errors import DataError
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """The tokens that are new in one turn: context first, then what the policy sampled. Turns concatenate to the episode."""
+    """The tokens that are new in one turn: context, then what the policy sampled. Turns concatenate to the episode."""
 
     ids: np.ndarray
     """int32 [T], token ids."""
@@ -67,7 +67,7 @@ class Value(msgspec.Struct, frozen=True, tag="value"):
 
 
 class Invalid(msgspec.Struct, frozen=True, tag="invalid"):
-    """No reward could be given (gold unparsable, crash, timeout): the sample leaves statistics and loss, and is counted."""
+    """No reward could be given (gold unparsable, crash, timeout): the sample leaves statistics and loss, counted."""
 
     reason: str
 
@@ -76,7 +76,7 @@ Reward = Value | Invalid
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """One unbroken token sequence of an episode for one policy. Branches and agents of an episode share its sample_id."""
+    """One unbroken token sequence of an episode for one policy. Branches and agents of an episode share a sample_id."""
 
     task_id: str
     """The occurrence that asked for it."""

@@ -1,8 +1,8 @@
 """The HTTP machinery that all programs share: typed msgpack endpoints, one error shape, one client.
 
-Every route takes the run's bearer token, every msgpack body the schema header; bodies are bounded and decoded into a struct
-before a handler sees them. What a handler raises leaves as the documented error body with the status of its class: never an
-HTML page, never a hang. The only file that imports fastapi, uvicorn or httpx.
+Every route takes the run's bearer token, every msgpack body the schema header; bodies are bounded and decoded into a
+struct before a handler sees them. What a handler raises leaves as the documented error body with the status of its
+class: never an HTML page, never a hang. The only file that imports fastapi, uvicorn or httpx.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BODY_DEADLINE = 30.0
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A msgpack route: the body (or, for GET, the query) becomes `request`, what `handler` returns becomes the reply."""
+    """A msgpack route: the body (for GET, the query) becomes `request`, what `handler` returns becomes the reply."""
 
     method: str
     path: str

@@ -23,15 +23,15 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all replies; unknown fields are skipped, so that a newer peer can say more."""
 
 
-class Empty(Request, kw_only=True):
+class Empty(Request, frozen=True, kw_only=True):
     """A request that says nothing."""
 
 
-class Ok(Reply, kw_only=True):
+class Ok(Reply, frozen=True, kw_only=True):
     ok: bool = True
 
 
-class ErrorBody(Reply, kw_only=True):
+class ErrorBody(Reply, frozen=True, kw_only=True):
     """Body of every status ≥ 400."""
 
     ok: bool = False
@@ -40,10 +40,10 @@ class ErrorBody(Reply, kw_only=True):
     detail: str = ""
 
 
-# ---- Dataflow ----------------------------------------------------------------------------------------------------------
+# ---- Dataflow ------------------------------------------------------------------------------------------------------
 
 
-class ReadyRequest(Request, kw_only=True):
+class ReadyRequest(Request, frozen=True, kw_only=True):
     """A trainer is ready; its version 0 (or its restored weights) can be pulled from sender_endpoint."""
 
     train_batch_size: int
@@ -57,11 +57,11 @@ class ReadyRequest(Request, kw_only=True):
     """Version 0's; absent on recovery."""
 
 
-class ReadyReply(Ok, kw_only=True):
+class ReadyReply(Ok, frozen=True, kw_only=True):
     next_version: int
 
 
-class BatchRequest(Request, kw_only=True):
+class BatchRequest(Request, frozen=True, kw_only=True):
     """GET /batch carries these as query parameters."""
 
     model_id: str = "default"
@@ -71,12 +71,12 @@ class BatchRequest(Request, kw_only=True):
     """Seconds to wait before 503."""
 
 
-class BatchReply(Ok, kw_only=True):
+class BatchReply(Ok, frozen=True, kw_only=True):
     batch: Batch
     buffer_stats: dict[str, float] = {}
 
 
-class NotifyVersionRequest(Request, kw_only=True):
+class NotifyVersionRequest(Request, frozen=True, kw_only=True):
     version: int
     step: int
     """The training step that made the version; 0 at the start."""
@@ -86,7 +86,10 @@ class NotifyVersionRequest(Request, kw_only=True):
 
 
 class EvalDatasetResult(
-    Reply, kw_only=True, rename={"avg_at_k": "avg@k", "pass_at_k": "pass@k", "avg_at_k_interval": "avg@k_interval"}
+    Reply,
+    frozen=True,
+    kw_only=True,
+    rename={"avg_at_k": "avg@k", "pass_at_k": "pass@k", "avg_at_k_interval": "avg@k_interval"},
 ):
     """One dataset of an evaluation round; shares in percent."""
 
@@ -107,7 +110,10 @@ class EvalDatasetResult(
 
 
 class EvalResults(
-    Reply, kw_only=True, rename={"overall_avg_at_k": "overall_avg@k", "overall_pass_at_k": "overall_pass@k"}
+    Reply,
+    frozen=True,
+    kw_only=True,
+    rename={"overall_avg_at_k": "overall_avg@k", "overall_pass_at_k": "overall_pass@k"},
 ):
     datasets: dict[str, EvalDatasetResult]
     overall_avg_at_k: float
@@ -115,12 +121,12 @@ class EvalResults(
     version: int = 0
 
 
-class NotifyVersionReply(Ok, kw_only=True):
+class NotifyVersionReply(Ok, frozen=True, kw_only=True):
     eval_results: EvalResults | None = None
     weight_transfer_info: dict[str, bool] = msgspec.field(default_factory=lambda: {"use_full": True})
 
 
-class RegisterRaaSRequest(Request, kw_only=True):
+class RegisterRaaSRequest(Request, frozen=True, kw_only=True):
     uid: str
     raas_url: str
     gpu_count: int = 0
@@ -128,21 +134,21 @@ class RegisterRaaSRequest(Request, kw_only=True):
     """max_concurrency (groups), models, backend."""
 
 
-class RegisterRaaSReply(Ok, kw_only=True):
+class RegisterRaaSReply(Ok, frozen=True, kw_only=True):
     uid: str
     pool_size: int
 
 
-class DeregisterRaaSRequest(Request, kw_only=True):
+class DeregisterRaaSRequest(Request, frozen=True, kw_only=True):
     uid: str
     drain: bool = True
     shutdown: bool = False
 
 
-# ---- RaaS --------------------------------------------------------------------------------------------------------------
+# ---- RaaS ----------------------------------------------------------------------------------------------------------
 
 
-class RaaSReply(Reply, kw_only=True):
+class RaaSReply(Reply, frozen=True, kw_only=True):
     """The envelope of every RaaS reply; `result` is the route's own."""
 
     ok: bool
@@ -150,7 +156,7 @@ class RaaSReply(Reply, kw_only=True):
     error: str | None = None
 
 
-class RegisterWorkflowRequest(Request, kw_only=True):
+class RegisterWorkflowRequest(Request, frozen=True, kw_only=True):
     workflow_id: str
     workflow_cls: str
     reward_fn: str | None = None
@@ -160,7 +166,7 @@ class RegisterWorkflowRequest(Request, kw_only=True):
     """episode_timeout_s, wait {mean_s, sigma} …: decided by Dataflow, enforced by RaaS."""
 
 
-class RegisterWorkflowResult(Reply, kw_only=True):
+class RegisterWorkflowResult(Reply, frozen=True, kw_only=True):
     workflow_id: str
     registered: bool
     """False where the same spec was registered before."""
@@ -179,7 +185,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Sample greedily (evaluation)."""
 
 
-class SubmitRequest(Request, kw_only=True):
+class SubmitRequest(Request, frozen=True, kw_only=True):
     tasks: list[Task]
     workflow_id: str = "default"
     lane: Lane = "train"
@@ -187,13 +193,13 @@ class SubmitRequest(Request, kw_only=True):
     """Refuse (409) unless this version is served."""
 
 
-class Accepted(Reply, kw_only=True):
+class Accepted(Reply, frozen=True, kw_only=True):
     task_id: str
     accepted: bool
     reason: str = ""
 
 
-class PullRequest(Request, kw_only=True):
+class PullRequest(Request, frozen=True, kw_only=True):
     max_items: int = 256
     timeout: float = 0.0
     """Long poll: seconds to wait for the first result."""
@@ -202,28 +208,28 @@ class PullRequest(Request, kw_only=True):
     """Results received before: they can be forgotten."""
 
 
-class PulledItem(Reply, kw_only=True):
+class PulledItem(Reply, frozen=True, kw_only=True):
     task_id: str
     result: GroupResult | None = None
     """None: the workflow rejected the occurrence."""
 
 
-class CancelRequest(Request, kw_only=True):
+class CancelRequest(Request, frozen=True, kw_only=True):
     task_ids: list[str]
 
 
-class CancelResult(Reply, kw_only=True):
+class CancelResult(Reply, frozen=True, kw_only=True):
     cancelled: list[str]
 
 
-class RaaSNotifyVersionRequest(Request, kw_only=True):
+class RaaSNotifyVersionRequest(Request, frozen=True, kw_only=True):
     model_id: str
     version: int
     sender_endpoint: str | None = None
     manifest: Manifest | None = None
 
 
-class RaaSNotifyVersionResult(Reply, kw_only=True):
+class RaaSNotifyVersionResult(Reply, frozen=True, kw_only=True):
     ok: bool
     model_id: str
     version: int
@@ -236,22 +242,22 @@ class RaaSNotifyVersionResult(Reply, kw_only=True):
     """pull_s, verify_s, pause_s, load_s, resume_s"""
 
 
-class PauseRequest(Request, kw_only=True):
+class PauseRequest(Request, frozen=True, kw_only=True):
     model_id: str = "default"
     mode: Literal["keep", "abort", "wait"] = "keep"
 
 
-class ResetRequest(Request, kw_only=True):
+class ResetRequest(Request, frozen=True, kw_only=True):
     timeout: float = 5.0
 
 
-class VersionState(Reply, kw_only=True):
+class VersionState(Reply, frozen=True, kw_only=True):
     number: int
     digest: str
     verified: bool
 
 
-class RaaSStatus(Reply, kw_only=True):
+class RaaSStatus(Reply, frozen=True, kw_only=True):
     status: Literal["idle", "starting", "ready", "error"]
     engine_id: str
     backend: str
@@ -263,17 +269,17 @@ class RaaSStatus(Reply, kw_only=True):
     """tokens_generated and other counters since the start."""
 
 
-class Availability(Reply, kw_only=True):
+class Availability(Reply, frozen=True, kw_only=True):
     available: int
     inflight: int
     max_concurrency: int
     queued: int
 
 
-# ---- Weight sender agent ----------------------------------------------------------------------------------------------
+# ---- Weight sender agent -------------------------------------------------------------------------------------------
 
 
-class RegisterReceiverRequest(Request, kw_only=True):
+class RegisterReceiverRequest(Request, frozen=True, kw_only=True):
     """Documented as /register_sglang_instance; fields that only other transports use are optional."""
 
     sglang_http_host: str
@@ -287,7 +293,7 @@ class RegisterReceiverRequest(Request, kw_only=True):
     transport: Literal["tcp", "shm", "disk"] = "tcp"
 
 
-class RegisterReceiverReply(Ok, kw_only=True):
+class RegisterReceiverReply(Ok, frozen=True, kw_only=True):
     trainer_global_rank: int = 0
     trainer_world_size: int = 1
     trainer_session_ids: list[str] = []
@@ -300,14 +306,14 @@ class RegisterReceiverReply(Ok, kw_only=True):
     path: str | None = None
 
 
-class TransferRequest(Request, kw_only=True):
+class TransferRequest(Request, frozen=True, kw_only=True):
     instance_id: str
     """"sglang_http_host:sglang_http_port" of the registration."""
     mode: Literal["full", "delta"] = "full"
     have_version: int = -1
 
 
-class TransferReply(Reply, kw_only=True):
+class TransferReply(Reply, frozen=True, kw_only=True):
     ok: bool
     version: int = -1
     mode: str = "full"

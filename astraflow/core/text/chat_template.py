@@ -1,0 +1,75 @@
+"""Chat templates: conversations become text by the model's own Jinja program, in a sandbox.
+
+The environment offers what templates on the Hugging Face Hub expect: trimmed blocks, loop controls, `tojson` that leaves
+characters as they are, `raise_exception`, `strftime_now` and the `generation` block.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from astraflow.errors import ConfigError, DataError, boundary
+
+
+class ChatTemplate:
+    """A compiled template. `special_tokens` are the names (eos_token, …) it may refer to."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = _strftime_now
+        self.source = source
+        self._special_tokens = dict(special_tokens)
+        with boundary(ConfigError, "chat template"):
+            self._template = environment.from_string(source)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+        keywords: Mapping[str, Any],
+    ) -> str:
+        """Return the conversation's text; DataError where the template raises."""
+        with boundary(DataError, "chat template"):
+            return self._template.render(
+                messages=messages,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                **self._special_tokens,
+                **keywords,
+            )
+
+
+class _GenerationBlock(Extension):
+    """`{% generation %}…{% endgeneration %}` marks what the assistant wrote; its content is rendered as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it as an instance attribute
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(layout: str) -> str:
+    return datetime.now().strftime(layout)
