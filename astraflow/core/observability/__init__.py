@@ -1,1 +1,1 @@
-
+"""What a run leaves and how its processes are seen and held together."""

@@ -1,0 +1,24 @@
+"""Logging: one line a record on stderr, which the launcher keeps per process."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class LineFormatter(logging.Formatter):
+    """Joins what spans lines (tracebacks, quoted output), so that a log can be searched by line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return " | ".join(line for line in super().format(record).splitlines() if line.strip())
+
+
+def configure(level: str = "INFO") -> None:
+    """Send records of `level` and above to stderr; chatty libraries from WARNING only."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(FORMAT))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for library in ("httpx", "httpcore", "uvicorn", "asyncio"):
+        logging.getLogger(library).setLevel(logging.WARNING)

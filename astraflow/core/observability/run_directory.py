@@ -1,0 +1,151 @@
+"""The run directory: everything a run leaves, in one layout that every program and tool shares.
+
+config.yaml                 resolved configuration
+token                       bearer token of the run, mode 0600
+lock                        held by the launcher while the run lives
+settings/<process>.json     what each process was given
+endpoints/<process>.json    what each process announced after binding its socket: {name, url, pid}
+logs/<process>.log          its stderr and stdout
+metrics.jsonl               one line a training step
+spans.jsonl                 timed intervals
+trajectories/               sampled trajectories
+checkpoints/step_%06d/      Hugging Face layout
+summary.json                the run in a few numbers
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from astraflow.errors import ConfigError, DataError
+
+TOKEN_VARIABLE = "ASTRAFLOW_TOKEN"
+"""Where set, it is the token of every run: programs on several machines share it so."""
+
+_FOLDERS = ("settings", "endpoints", "logs", "trajectories", "checkpoints")
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+class Announcement(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a process can be reached; written only after its socket is bound, so that the port is really its own."""
+
+    name: str
+    url: str
+    pid: int
+    """Tells a fresh announcement from one that an earlier process left behind."""
+
+
+class RunDirectory:
+    """Paths of a run. Constructing it creates the folders; ConfigError where that is impossible."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.root = Path(path).expanduser().absolute()
+        self._lock: int | None = None
+        try:
+            for folder in _FOLDERS:
+                (self.root / folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"run directory {self.root}: {error.strerror}") from error
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def spans(self) -> Path:
+        return self.root / "spans.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        return self.root / "summary.json"
+
+    @property
+    def trajectories(self) -> Path:
+        return self.root / "trajectories"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    def checkpoint(self, step: int) -> Path:
+        """The folder of the checkpoint written after `step`."""
+        return self.checkpoints / f"step_{step:06d}"
+
+    def settings(self, name: str) -> Path:
+        return self.root / "settings" / f"{_checked(name)}.json"
+
+    def log(self, name: str) -> Path:
+        return self.root / "logs" / f"{_checked(name)}.log"
+
+    def token(self) -> str:
+        """Return the run's bearer token: ASTRAFLOW_TOKEN where set, else the run's own, created on first use.
+
+        Processes may ask at once: the file appears complete, and the first one wins.
+        """
+        if given := os.environ.get(TOKEN_VARIABLE):
+            return given
+        path = self.root / "token"
+        if not path.exists():
+            draft = path.with_name(f".token.{os.getpid()}.{secrets.token_hex(4)}")
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_urlsafe(32))
+            try:
+                os.link(draft, path)
+            except FileExistsError:
+                pass  # another process was first: its token is the run's
+            finally:
+                draft.unlink()
+        return path.read_text("ascii").strip()
+
+    def announce(self, name: str, url: str) -> None:
+        """Say where this process listens. Call it after the socket is bound; readers never see half a file."""
+        path = self._announcement(name)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_bytes(msgspec.json.encode(Announcement(name=name, url=url, pid=os.getpid())))
+        draft.replace(path)
+
+    def endpoint(self, name: str, pid: int | None = None) -> Announcement | None:
+        """Return what `name` announced, or None while it has not; with `pid`, only that process's own announcement."""
+        try:
+            announced = msgspec.json.decode(self._announcement(name).read_bytes(), type=Announcement)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise DataError(f"{self._announcement(name)}: {error}") from error
+        return announced if pid is None or announced.pid == pid else None
+
+    def hold(self) -> None:
+        """Claim the directory for a run until this process ends; ConfigError where another run lives in it."""
+        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise ConfigError(f"run directory {self.root} is in use by another run") from error
+        self._lock = descriptor
+
+    def release(self) -> None:
+        """Give up the claim of `hold`."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _announcement(self, name: str) -> Path:
+        return self.root / "endpoints" / f"{_checked(name)}.json"
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name) or name in {".", ".."}:
+        raise ConfigError(f"'{name}' cannot name a process: letters, digits, '_', '.' and '-' only")
+    return name

@@ -1,0 +1,45 @@
+"""The seam of metric sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One step's statistics."""
+
+    step: int
+    """The training step; 0 before the first."""
+    time: float
+    """Unix time of the commit, in seconds."""
+    stats: Mapping[str, float]
+    """Flat names, as `ppo/loss` or `rollout/reward`."""
+
+
+class Sink(Protocol):
+    """Takes one record a step. Constructing it fails at once (an AstraFlowError or OSError) where it cannot work."""
+
+    def write(self, record: Record) -> None:
+        """Keep or show the record before returning."""
+
+    def close(self) -> None:
+        """Give back what is held; writing afterwards is an error."""
+
+
+class MemorySink:
+    """Keeps records, for tests."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self._open = True
+
+    def write(self, record: Record) -> None:
+        if not self._open:
+            raise ValueError("the sink is closed")
+        self.records.append(record)
+
+    def close(self) -> None:
+        self._open = False

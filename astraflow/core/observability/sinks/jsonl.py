@@ -1,0 +1,45 @@
+"""metrics.jsonl: one JSON object a step, {"step", "time", …statistics}; a value that is not finite is null."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from astraflow.core.observability.sinks.base import Record
+
+
+class JsonlSink:
+    """Appends to `path`; each line is complete on disk when `write` returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab")
+
+    def write(self, record: Record) -> None:
+        line = {"step": record.step, "time": record.time, **record.stats}
+        self._file.write(msgspec.json.encode(line) + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class JsonlReader:
+    """Reads a growing metrics.jsonl piece by piece; a line still being written is left for the next call."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the lines that were completed since the last call; none where the file does not exist yet."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        complete = data[: data.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        return [msgspec.json.decode(line) for line in complete.splitlines()]
