@@ -1,8 +1,8 @@
 """Children die with their parent (LAW 33): nothing outlives a run, however its parent ends.
 
-The parent holds the write end of each child's stdin pipe and never writes to it. The kernel closes it when the parent ends,
-killed -9 included, and the child's watcher thread reads end-of-file. A parent must not fork without exec meanwhile: a fork
-would keep the write end open.
+The parent holds the write end of each child's stdin pipe and never writes to it. The kernel closes it when the parent
+ends, killed -9 included, and the child's watcher thread reads end-of-file. A parent must not fork without exec meanwhile:
+a fork would keep the write end open.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
 
     def stop(self, grace: float = GRACE) -> None:
-        """SIGTERM, up to `grace` seconds for an ordered stop, then SIGKILL to all of its group; returns when it is gone."""
+        """SIGTERM, `grace` seconds for an ordered stop, then SIGKILL to all of its group; returns when it is gone."""
         self.terminate()
         self.join(grace)
 
@@ -146,7 +146,8 @@ def await_announcement(
 ) -> dict[str, Announcement]:
     """Wait until each child has announced itself under its name; all of them at once.
 
-    PeerError with its last log lines as soon as one ends, DeadlineError naming those that are silent after `timeout` seconds.
+    PeerError with its last log lines as soon as one ends; DeadlineError naming those that are silent after `timeout`
+    seconds.
     """
     found: dict[str, Announcement] = {}
     deadline = time.monotonic() + timeout

@@ -14,7 +14,7 @@ from astraflow.errors import ConfigError, DataError, boundary
 
 
 class StatsLogger:
-    """Writes each step to all sinks. A sink that cannot start, or fails later, is an error that names it: never skipped."""
+    """Writes each step to all sinks. A sink that cannot start, or fails later, is an error that names it."""
 
     def __init__(
         self, run_dir: RunDirectory, config: StatsLoggerConfig, clock: Callable[[], float] = time.time

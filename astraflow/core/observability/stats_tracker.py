@@ -1,7 +1,7 @@
 """Denominator-aware statistics of a step.
 
-Invariant 6 for what is shown: a mean's numerator and denominator come from one mask, summed over all calls before dividing,
-so the shown value does not depend on how a batch was cut into micro-batches.
+Invariant 6 for what is shown: a mean's numerator and denominator come from one mask, summed over all calls before
+dividing, so the shown value does not depend on how a batch was cut into micro-batches.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class StatsTracker:
     def __init__(self) -> None:
         self._scopes: list[str] = []
         self._masks: dict[str, np.ndarray] = {}
-        self._cells: dict[str, tuple[_Cell, tuple[Reduce, ...], bool]] = {}
+        self._cells: dict[str, tuple[_Cell, tuple[Reduce, ...]]] = {}
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -122,18 +122,18 @@ class StatsTracker:
     def export(self) -> dict[str, float]:
         """Return what was recorded since the last export and forget it; a mean over nothing is left out."""
         out: dict[str, float] = {}
-        for key, (cell, kinds, plain) in self._cells.items():
+        for key, (cell, kinds) in self._cells.items():
             for kind in kinds:
                 value = cell.value(kind)
                 if value is not None:
-                    out[key if plain else f"{key}/{kind.value}"] = value
+                    out[key if len(kinds) == 1 else f"{key}/{kind.value}"] = value
         self._cells.clear()
         self._masks.clear()
         return out
 
     def _record(self, name: str, kinds: tuple[Reduce, ...], values: np.ndarray, mask: np.ndarray) -> None:
         key = self._key(name)
-        cell, known, plain = self._cells.setdefault(key, (_Cell(), kinds, len(kinds) == 1))
+        cell, known = self._cells.setdefault(key, (_Cell(), kinds))
         if known != kinds:
             raise DataError(f"statistic {key} is recorded as {known} and as {kinds}")
         cell.add(values, mask)
