@@ -16,6 +16,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 from astraflow.errors import ConfigError, suggestion
 
@@ -152,9 +153,15 @@ def _explain(model: type[BaseModel], tree: Tree, item: Any) -> str:
     return f"{where}: {path}: {message}{shown}"
 
 
+class _Schema(GenerateJsonSchema):
+    """Defaults that are msgspec structs have no JSON form of their own; only key names are read here."""
+
+    ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
+
+
 def _known_keys(model: type[BaseModel], location: list[str]) -> list[str]:
     """Keys of the section at `location`, found through the JSON schema so that any nesting of containers works."""
-    schema = model.model_json_schema()
+    schema = model.model_json_schema(schema_generator=_Schema)
     node: dict[str, Any] = schema
     for part in location:
         node = _child(_deref(node, schema), part, schema)

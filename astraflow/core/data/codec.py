@@ -41,7 +41,10 @@ def _to_wire(value: Any) -> Any:
 def _from_wire(kind: type, value: Any) -> Any:
     if kind is not np.ndarray:
         raise NotImplementedError(kind)
-    wire = msgspec.convert(value, _WireArray)
+    try:
+        wire = msgspec.convert(value, _WireArray)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error  # decode adds the path to a ValueError
     if wire.dtype not in ARRAY_DTYPES:
         raise ValueError(f"array dtype '{wire.dtype}' is not one of {', '.join(sorted(ARRAY_DTYPES))}")
     if any(n < 0 for n in wire.shape) or prod(wire.shape) * np.dtype(wire.dtype).itemsize != len(wire.data):

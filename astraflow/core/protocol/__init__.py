@@ -1,7 +1,16 @@
 """How programs talk: message types, the HTTP machinery of their servers, and typed clients."""
 
 from astraflow.core.protocol.clients import DataflowClient, RaaSClient, SenderClient
-from astraflow.core.protocol.http import SCHEMA, Endpoint, Peer, Server, StatusEndpoint, build_app
+from astraflow.core.protocol.http import (
+    SCHEMA,
+    Endpoint,
+    Peer,
+    Server,
+    StatusEndpoint,
+    Transport,
+    build_app,
+    in_process,
+)
 
 __all__ = [
     "SCHEMA",
@@ -12,5 +21,7 @@ __all__ = [
     "SenderClient",
     "Server",
     "StatusEndpoint",
+    "Transport",
     "build_app",
+    "in_process",
 ]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-import httpx
-
 from astraflow.core.data import Manifest, ModelRequest, ModelResponse, decode
 from astraflow.core.protocol import messages as m
-from astraflow.core.protocol.http import Peer
+from astraflow.core.protocol.http import Peer, Transport
 from astraflow.errors import PeerError
 
 T = TypeVar("T")
@@ -18,9 +16,7 @@ MARGIN = 10.0
 
 
 class _Client:
-    def __init__(
-        self, url: str, token: str, *, transport: httpx.AsyncBaseTransport | None = None, timeout: float = 30.0
-    ) -> None:
+    def __init__(self, url: str, token: str, *, transport: Transport | None = None, timeout: float = 30.0) -> None:
         self.peer = Peer(url, token, transport=transport, timeout=timeout)
 
     @property

@@ -27,6 +27,7 @@ from astraflow.core.protocol.messages import ErrorBody
 from astraflow.errors import AstraFlowError, CallerError, ConflictError, DataError, DeadlineError, PeerError
 
 T = TypeVar("T")
+Transport = httpx.AsyncBaseTransport
 
 SCHEMA = "1"
 SCHEMA_HEADER = "X-AstraFlow-Schema"
@@ -101,12 +102,15 @@ class Server:
         self._socket.close()
 
 
+def in_process(app: Any) -> Transport:
+    """A client transport that calls an application without a socket, for tests and single-process runs."""
+    return httpx.ASGITransport(app, raise_app_exceptions=False)
+
+
 class Peer:
     """A typed client of one program. Retries only what never reached the peer; every call has a deadline."""
 
-    def __init__(
-        self, url: str, token: str, *, transport: httpx.AsyncBaseTransport | None = None, timeout: float = 30.0
-    ) -> None:
+    def __init__(self, url: str, token: str, *, transport: Transport | None = None, timeout: float = 30.0) -> None:
         self.url = url
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=16)
         self._client = httpx.AsyncClient(

@@ -1,0 +1,133 @@
+from pathlib import Path
+
+import pytest
+
+from astraflow.core.config import ExperimentConfig, OpenSection, Section, build, load_tree, struct_field
+from astraflow.core.data import GenerationHyperparameters
+from astraflow.errors import ConfigError
+
+
+class Inner(Section):
+    depth: int = 2
+    rate: float = 1e-3
+    names: tuple[str, ...] = ()
+
+
+class Open(OpenSection):
+    dataset_fn: str = "a:b"
+
+
+class Root(Section):
+    inner: Inner = Inner()
+    extra: Open = Open()
+    many: dict[str, Inner] = {}
+    gconfig: struct_field(GenerationHyperparameters) = GenerationHyperparameters()  # type: ignore[valid-type]
+    maybe: Inner | None = None
+
+
+def write(tmp_path: Path, *texts: str) -> list[Path]:
+    files = []
+    for number, text in enumerate(texts):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(text)
+        files.append(file)
+    return files
+
+
+def load(files: list[Path], *overrides: str) -> Root:
+    return build(Root, load_tree(files, overrides))
+
+
+def test_later_files_win_and_merge_deeply(tmp_path: Path) -> None:
+    files = write(tmp_path, "inner: {depth: 1, rate: 5e-6}", "inner: {depth: 3}")
+    assert load(files).inner == Inner(depth=3, rate=5e-6)
+
+
+def test_overrides_win_over_files(tmp_path: Path) -> None:
+    files = write(tmp_path, "inner: {depth: 1}")
+    root = load(files, "inner.depth=7", "+many.a.depth=4", "inner.names=[x,y]")
+    assert (root.inner.depth, root.many["a"].depth, root.inner.names) == (7, 4, ("x", "y"))
+
+
+def test_interpolation_reads_keys_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTRAFLOW_TEST_DEPTH", "9")
+    files = write(
+        tmp_path, "inner: {depth: '${oc.decode:${oc.env:ASTRAFLOW_TEST_DEPTH}}'}\nmaybe: {depth: '${inner.depth}'}"
+    )
+    root = load(files)
+    assert root.inner.depth == 9
+    assert root.maybe is not None
+    assert root.maybe.depth == 9
+
+
+def test_open_sections_keep_further_keys(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "extra: {dataset_fn: 'x:y', size: 3}")).extra.keywords == {"size": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("inner:\n  dept: 1", ["0.yaml:2", "inner.dept", "unknown key", "did you mean 'depth'", "names, rate"]),
+        ("inner: {depth: 1.5}", ["0.yaml:1", "inner.depth", "integer", "1.5"]),
+        ("inner: {depth: true}", ["inner.depth", "integer", "True"]),
+        ("inner: {depth: '3'}", ["inner.depth", "integer", "'3'"]),
+        ("inner: {names: x}", ["inner.names", "'x'"]),
+        ("inner: 3", ["0.yaml:1", "inner"]),
+        ("many: {a: {dept: 1}}", ["many.a.dept", "unknown key", "did you mean 'depth'"]),
+        ("maybe: {rat: 1}", ["maybe.rat", "did you mean 'rate'"]),
+        ("innr: {depth: 1}", ["innr", "unknown key", "did you mean 'inner'"]),
+        ("gconfig: {temperatur: 1.0}", ["gconfig", "temperatur", "temperature"]),
+        ("gconfig: {temperature: 0.0}", ["gconfig.temperature", "out of range"]),
+        ("gconfig: {n_samples: two}", ["gconfig", "int"]),
+        ("inner: {depth: 1}\ninner: {depth: 2}", ["0.yaml:2", "inner is set twice"]),
+        ("inner: {depth: 1", ["0.yaml:", "not YAML"]),
+        ("- a", ["expected keys and values"]),
+        ("inner: {depth: '${nothing.here}'}", ["interpolation", "nothing.here"]),
+        ("inner: {depth: '${oc.env:ASTRAFLOW_SURELY_UNSET}'}", ["interpolation", "ASTRAFLOW_SURELY_UNSET"]),
+    ],
+)
+def test_a_wrong_file_is_one_clear_error(tmp_path: Path, text: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, text))
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("inner.dept=1", ["override 'inner.dept=1'", "unknown key", "did you mean 'depth'"]),
+        ("inner.depth", ["expected key.path=value"]),
+        ("=1", ["expected key.path=value"]),
+        ("inner..depth=1", ["expected key.path=value"]),
+        ("+inner.depth=3", ["is set already", "0.yaml:1"]),
+        ("inner.depth=x", ["override 'inner.depth=x'", "integer"]),
+    ],
+)
+def test_a_wrong_override_is_named(tmp_path: Path, override: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, "inner: {depth: 1}"), override)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml: No such file"):
+        load_tree([tmp_path / "none.yaml"])
+
+
+def test_a_missing_value_is_named(tmp_path: Path) -> None:
+    files = write(tmp_path, "experiment_name: a")
+    with pytest.raises(ConfigError, match="trial_name: a value is required"):
+        build(ExperimentConfig, load_tree(files))
+
+
+def test_all_wrong_keys_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, "inner: {dept: 1, rat: 2}"))
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_sections_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Inner().depth = 3  # type: ignore[misc]
