@@ -1,7 +1,7 @@
 """Chat templates: conversations become text by the model's own Jinja program, in a sandbox.
 
-The environment offers what templates on the Hugging Face Hub expect: trimmed blocks, loop controls, `tojson` that leaves
-characters as they are, `raise_exception`, `strftime_now` and the `generation` block.
+The environment offers what templates on the Hugging Face Hub expect: trimmed blocks, loop controls, `tojson` that
+leaves characters as they are, `raise_exception`, `strftime_now` and the `generation` block.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Tokenizer:
 
     @cached_property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """Every id that ends a generation: the tokenizer's own first, then those of generation_config.json. May be empty."""
+        """Every id that ends a generation: the tokenizer's own, then those of generation_config.json; may be empty."""
         own = self._special_id("eos_token")
         listed = self._json("generation_config.json").get("eos_token_id")
         ids = [own, *(listed if isinstance(listed, list) else [listed])]

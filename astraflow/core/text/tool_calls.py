@@ -11,7 +11,7 @@ _BLOCK = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One call that a model asked for. A call that cannot be read is kept, with `error` saying why: the workflow answers it."""
+    """One call that a model asked for. One that cannot be read is kept, with `error`: the workflow answers it."""
 
     name: str
     """Empty where the text cannot be read."""
