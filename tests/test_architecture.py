@@ -32,7 +32,8 @@ LAYERS: dict[str, int] = {
 }
 PROGRAMS = ("astraflow.dataflow", "astraflow.raas", "astraflow.train_worker")
 MAY_IMPORT_TORCH = re.compile(
-    r"core/model/|core/weight_manager/tensors\.py|raas/engines/embedded/|train_worker/(?!config\.py|trainer/astraflow_client\.py)"
+    r"core/model/|core/weight_manager/tensors\.py|raas/engines/embedded/"
+    r"|train_worker/(?!config\.py|trainer/astraflow_client\.py)"
 )
 IN_ONE_FILE = {
     "fastapi", "uvicorn", "httpx", "reasoning_gym", "math_verify", "tokenizers", "jinja2", "xxhash", "omegaconf", "yaml",
@@ -122,7 +123,8 @@ def test_heavy_and_optional_packages_are_imported_in_one_file_each() -> None:
     ],
 )
 def test_what_must_start_fast_loads_nothing_heavy(statement: str) -> None:
-    code = f"{statement}\nimport sys\nprint([m for m in ('torch', 'transformers', 'ray', 'reasoning_gym') if m in sys.modules])"
+    heavy = ("torch", "transformers", "ray", "reasoning_gym")
+    code = f"{statement}\nimport sys\nprint([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""File hygiene: text ends with one newline, has no trailing spaces, tabs only where needed, no conflict marks, no large file."""
+"""File hygiene: one newline at the end, no trailing spaces, no tabs, no conflict marks, no large file."""
 
 import subprocess
 from pathlib import Path
