@@ -104,7 +104,12 @@ def find_module(name: str) -> ModuleSpec | None:
     spec: ModuleSpec | None = None
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
-        spec = PathFinder.find_spec(".".join(parts[:depth]), path or sys.path)
+        try:
+            spec = PathFinder.find_spec(".".join(parts[:depth]), path or sys.path)
+        except KeyError:  # a namespace package inside one that is not imported
+            spec = ModuleSpec(".".join(parts[:depth]), None, is_package=True)
+            path = [str(Path(entry, parts[depth - 1])) for entry in path or [] if Path(entry, parts[depth - 1]).is_dir()]
+            continue
         if spec is None:
             # an editable install resolves its top package by a finder of its own
             loaded = sys.modules.get(".".join(parts[:depth]))
