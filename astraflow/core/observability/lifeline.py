@@ -1,8 +1,8 @@
 """Children die with their parent (LAW 33): nothing outlives a run, however its parent ends.
 
 The parent holds the write end of each child's stdin pipe and never writes to it. The kernel closes it when the parent
-ends, killed -9 included, and the child's watcher thread reads end-of-file. A parent must not fork without exec meanwhile:
-a fork would keep the write end open.
+ends, killed -9 included, and the child's watcher thread reads end-of-file. A parent must not fork without exec
+meanwhile: a fork would keep the write end open.
 """
 
 from __future__ import annotations

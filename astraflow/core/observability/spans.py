@@ -1,7 +1,7 @@
 """Spans: timed intervals of all processes of a run, appended to spans.jsonl.
 
-Cheap enough to stay on: a span is one small dict and its encoding; lines are written in blocks, each with one append, so
-that processes do not cut each other's lines.
+Cheap enough to stay on: a span is one small dict and its encoding; lines are written in blocks, each with one append,
+so that processes do not cut each other's lines.
 """
 
 from __future__ import annotations
