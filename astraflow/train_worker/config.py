@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from astraflow.core.config import ExperimentConfig, Section
+from astraflow.core.config import ExperimentConfig, OpenSection, Section
 from astraflow.core.observability.config import StatsLoggerConfig
 
 
@@ -143,6 +143,41 @@ class TrainerConfig(Section):
     stats_logger: StatsLoggerConfig = StatsLoggerConfig()
     batch_timeout_s: float = Field(default=600.0, gt=0)
     """Longest wait for a batch before the run stops, naming what Dataflow waits for."""
+
+
+class SFTDatasetConfig(OpenSection):
+    """Demonstrations by function. Further keys go to the function, which must name them."""
+
+    dataset_fn: str
+    """"module:function" that returns rows {messages} or {input_ids, loss_mask}."""
+    max_length: int | None = Field(default=None, ge=1)
+    """Rows with more tokens are left out and counted."""
+
+
+class SFTConfig(Section):
+    """Supervised fine-tuning of a new model (`base_model`): what a run starts from where no model is given."""
+
+    preset: str
+    """Architecture and tokenizer of the new model, e.g. tiny-1m."""
+    dataset: SFTDatasetConfig
+    total_train_steps: int = Field(ge=1)
+    train_batch_size: int = Field(ge=1)
+    """Demonstrations per step."""
+    seed: int = Field(default=1, ge=0)
+    """Seeds initialisation and data order. Not experiment.seed, so that runs with several seeds share one base model."""
+    threads: int = Field(default=2, ge=1)
+    """torch threads; nothing else runs meanwhile."""
+    optimizer: OptimizerConfig = OptimizerConfig(lr=1e-3)
+    mb_spec: MicroBatchConfig = MicroBatchConfig()
+
+
+class SFTSettings(Section):
+    """Everything the SFT process is given."""
+
+    sft: SFTConfig
+    output_dir: str
+    """Where the Hugging Face directory is written."""
+    run_dir: str
 
 
 class TrainWorkerSettings(Section):
