@@ -210,7 +210,7 @@ def _msgpack_route(endpoint: Endpoint, token: str) -> Callable[[Request], Awaita
 async def _read(request: Request, endpoint: Endpoint) -> Any:
     if endpoint.method == "GET":
         try:
-            return msgspec.convert(dict(request.query_params), endpoint.request, strict=False)
+            return msgspec.convert({**request.query_params, **request.path_params}, endpoint.request, strict=False)
         except msgspec.ValidationError as error:
             raise CallerError(f"GET {endpoint.path}: {error}") from error
     if request.headers.get(SCHEMA_HEADER) != SCHEMA:

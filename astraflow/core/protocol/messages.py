@@ -306,11 +306,19 @@ class RegisterReceiverReply(Ok, frozen=True, kw_only=True):
     path: str | None = None
 
 
+class ManifestRequest(Request, frozen=True, kw_only=True):
+    """GET /manifest/{version}."""
+
+    version: int
+
+
 class TransferRequest(Request, frozen=True, kw_only=True):
     instance_id: str
     """"sglang_http_host:sglang_http_port" of the registration."""
     mode: Literal["full", "delta"] = "full"
     have_version: int = -1
+    version: int | None = None
+    """The version wanted; None: the newest."""
 
 
 class TransferReply(Reply, frozen=True, kw_only=True):

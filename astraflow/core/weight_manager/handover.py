@@ -1,0 +1,104 @@
+"""How an engine takes a version in place, proves what it holds, and gives it back.
+
+The three methods of `Handover` are all that a receiver knows of an engine's weights. They run on the engine's own
+thread between two decode steps. An implementation for bytes is here; the one for torch tensors is in tensors.py and
+is loaded only where an engine has torch tensors; engines in other processes bring their own.
+
+The undo log costs no second model: values are exchanged, so what was overwritten lies in the staging buffer afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from astraflow.core.data import Manifest
+from astraflow.core.weight_manager.digest import tensor_digest, total_digest
+from astraflow.core.weight_manager.layout import match_names
+from astraflow.errors import WeightError
+from astraflow.registry import load_target
+
+_TENSORS = "astraflow.core.weight_manager.tensors:TensorHandover"
+
+
+@runtime_checkable
+class Handover(Protocol):
+    """An engine's weights, as a receiver sees them."""
+
+    def apply(self, manifest: Manifest, payload: memoryview) -> None:
+        """Put the version that lies in `payload` (as the manifest says) into the engine, in place.
+
+        `payload` belongs to the handover from now on and keeps what was overwritten. WeightError, with nothing changed,
+        where names, shapes or dtypes do not fit.
+        """
+        ...
+
+    def digests(self, manifest: Manifest) -> tuple[str, ...]:
+        """Digest of each of the manifest's tensors as the engine holds it, in wire dtype and manifest order."""
+        ...
+
+    def rollback(self) -> None:
+        """Put back, bit for bit, what the last `apply` overwrote; once, as far as that apply came."""
+        ...
+
+
+class BufferHandover:
+    """Weights that are writable buffers of wire bytes by name: numpy arrays, bytearrays, mapped files."""
+
+    def __init__(self, weights: Mapping[str, Any]) -> None:
+        self._weights = {name: np.frombuffer(buffer, np.uint8) for name, buffer in weights.items()}
+        self._exchanged: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def apply(self, manifest: Manifest, payload: memoryview) -> None:
+        matched = match_names(self._weights, manifest)
+        for entry in manifest.tensors:
+            for name in matched[entry.name]:
+                if self._weights[name].nbytes != entry.nbytes or not self._weights[name].flags.writeable:
+                    raise WeightError(
+                        f"{name} has {self._weights[name].nbytes} bytes in the engine, {entry.nbytes} expected"
+                    )
+        self._exchanged = []
+        for entry in manifest.tensors:
+            fresh = np.frombuffer(payload, np.uint8, entry.nbytes, entry.offset)
+            storages = {self._weights[name].ctypes.data: self._weights[name] for name in matched[entry.name]}
+            for number, held in enumerate(storages.values()):
+                # a storage of its own under an alias needs the new values too, before they are exchanged away
+                source = fresh if number == len(storages) - 1 else fresh.copy()
+                before = held.copy()
+                held[:] = source
+                source[:] = before
+                self._exchanged.append((held, source))
+
+    def digests(self, manifest: Manifest) -> tuple[str, ...]:
+        matched = match_names(self._weights, manifest)
+        return tuple(
+            agreed(entry.digest, [tensor_digest(self._weights[name].data) for name in matched[entry.name]])
+            for entry in manifest.tensors
+        )
+
+    def rollback(self) -> None:
+        while self._exchanged:
+            held, kept = self._exchanged.pop()
+            held[:] = kept
+
+
+def handover_for(weights: Mapping[str, Any] | Handover) -> Handover:
+    """Return the handover for what an engine gave: one of its own, torch tensors by name, or buffers by name."""
+    if isinstance(weights, Handover):
+        return weights
+    if any(hasattr(value, "untyped_storage") for value in weights.values()):
+        handover: Handover = load_target(_TENSORS)(weights)
+        return handover
+    return BufferHandover(weights)
+
+
+def digest_of(weights: Mapping[str, Any] | Handover, manifest: Manifest) -> str:
+    """The total digest of an engine's weights as on the wire: equal to manifest.digest, or it is not that version."""
+    return total_digest(manifest.tensors, handover_for(weights).digests(manifest))
+
+
+def agreed(expected: str, digests: list[str]) -> str:
+    """The digest of a tensor held under several names: one that is wrong under any name is wrong."""
+    return next((digest for digest in digests if digest != expected), digests[0])

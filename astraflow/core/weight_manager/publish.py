@@ -1,0 +1,187 @@
+"""WeightManager: the trainer's side of weight transfer.
+
+A trainer publishes by copying its parameters, rounded to the wire dtype, into the inactive half of a double buffer,
+and is free again. The sender agent digests that half and serves it. Publishing waits for no receiver: whoever still
+reads the half that is overwritten is cut off and restarts on the newest version.
+
+    manager = WeightManager("model0", token, wire_dtype="bfloat16")
+    manager.initialize(dict(named_weights(decoder)), aliases=tied_aliases(config))
+    manager.offload(named_params, version=0)
+    manifest = manager.manifest(0)            # the version exists from here on
+    ready(sender_endpoint=manager.get_sender_endpoint(), manifest=manifest)
+    …
+    manager.shutdown()
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from torch import Tensor
+
+from astraflow.core.data import Manifest
+from astraflow.core.weight_manager.agent_pipe import AgentProcess, Listening, Publish, Published, Report, Settings
+from astraflow.core.weight_manager.layout import buffer_length
+from astraflow.core.weight_manager.segment import HALVES, DoubleBuffer
+from astraflow.core.weight_manager.tensors import WireBuffer, describe
+from astraflow.errors import WeightError
+
+TIMEOUT_S = 120.0
+"""Seconds to wait for the agent: to start, to digest a version."""
+MANIFESTS_KEPT = 256
+
+
+class WeightManager:
+    """Publishes the versions of one model. Used from one thread."""
+
+    def __init__(
+        self,
+        model_id: str,
+        token: str,
+        *,
+        transports: tuple[str, ...] = ("tcp", "shm"),
+        wire_dtype: str | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        """`wire_dtype` None: each tensor travels in its own dtype. `port` 0: any free one, see get_sender_endpoint."""
+        self.model_id = model_id
+        self._token = token
+        self._transports = transports
+        self._wire_dtype = wire_dtype
+        self._host = host
+        self._port = port
+        self._buffer: DoubleBuffer | None = None
+        self._agent: AgentProcess | None = None
+        self._halves: list[WireBuffer] = []
+        self._active = HALVES - 1
+        self._newest = -1
+        self._listening: Listening | None = None
+        self._published: dict[int, Published | None] = {}
+
+    def initialize(
+        self,
+        named_params: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]],
+        aliases: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
+        """Lay out the parameters, allocate both halves and start the agent (which is not waited for).
+
+        Tied parameters are recognised by their storage, or named: `aliases` maps a parameter to its other names.
+        """
+        if self._agent is not None:
+            raise WeightError(f"weights of {self.model_id} are initialised already")
+        layout = describe(dict(named_params), self._wire_dtype, aliases)
+        if not layout:
+            raise WeightError(f"{self.model_id} has no parameters to publish")
+        self._buffer = DoubleBuffer.create(buffer_length(layout))
+        self._halves = [WireBuffer(layout, self._buffer.half(half)) for half in range(HALVES)]
+        settings = Settings(
+            model_id=self.model_id,
+            host=self._host,
+            port=self._port,
+            token=self._token,
+            transports=self._transports,
+            segment_fd=self._buffer.fd,
+            length=self._buffer.length,
+            layout=layout,
+        )
+        self._agent = AgentProcess(settings)
+
+    def offload(
+        self,
+        named_params: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]],
+        version: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> dict[str, float]:
+        """Publish `version`; returns when the parameters are copied, so training may go on overwriting them.
+
+        Of several ranks, rank 0 publishes parameters that were gathered to it; the others return at once.
+        Returns {copy_s, bytes}. WeightError: the number is not higher than the last one, or a tensor does not fit.
+        """
+        if not 0 <= rank < world_size:
+            raise WeightError(f"rank {rank} is not one of {world_size}")
+        if rank != 0:
+            return {"copy_s": 0.0, "bytes": 0.0}
+        buffer, agent = self._started()
+        if version <= self._newest:
+            raise WeightError(
+                f"version {version} of {self.model_id} cannot follow {self._newest}: numbers never repeat"
+            )
+        started = time.perf_counter()
+        half = (self._active + 1) % HALVES
+        buffer.begin(half)
+        self._halves[half].write(dict(named_params))
+        buffer.finish(half, version)
+        self._active, self._newest = half, version
+        agent.send(Publish(version=version, half=half))
+        return {"copy_s": time.perf_counter() - started, "bytes": float(buffer.length)}
+
+    def manifest(self, version: int, timeout: float = TIMEOUT_S) -> Manifest:
+        """What `version` is; waits for the agent's digests, after which it can be pulled.
+
+        WeightError: it was never published, or overwritten by two later ones before it was digested.
+        """
+        return self._report_of(version, timeout).manifest
+
+    def digest_s(self, version: int, timeout: float = TIMEOUT_S) -> float:
+        """Seconds the agent took for a version's digests, beside the trainer."""
+        return self._report_of(version, timeout).digest_s
+
+    def get_sender_endpoint(self, timeout: float = TIMEOUT_S) -> str:
+        """ "host:port" of the agent's control routes, bound and served."""
+        deadline = time.monotonic() + timeout
+        while self._listening is None:
+            self._note(self._started()[1].receive(deadline, "that it listens"))
+        return f"{self._host}:{self._listening.port}"
+
+    @property
+    def agent_pid(self) -> int:
+        """The agent's process id."""
+        return self._started()[1].pid
+
+    def shutdown(self) -> None:
+        """End the agent and free the memory; again is fine."""
+        if self._agent is not None:
+            self._agent.close()
+        self._halves = []
+        if self._buffer is not None:
+            self._buffer.close()
+        self._agent = self._buffer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def _started(self) -> tuple[DoubleBuffer, AgentProcess]:
+        if self._buffer is None or self._agent is None:
+            raise WeightError(f"weights of {self.model_id} are not initialised")
+        return self._buffer, self._agent
+
+    def _report_of(self, version: int, timeout: float) -> Published:
+        deadline = time.monotonic() + timeout
+        if version > self._newest:
+            raise WeightError(f"version {version} of {self.model_id} is not published; the newest is {self._newest}")
+        while version not in self._published and version > max(self._published, default=-1):
+            self._note(self._started()[1].receive(deadline, f"version {version}"))
+        report = self._published.get(version)
+        if report is None:
+            raise WeightError(f"version {version} of {self.model_id} was never published, or overwritten too early")
+        return report
+
+    def _note(self, report: Report) -> None:
+        """File a report of the agent; they come in order of publication."""
+        if isinstance(report, Listening):
+            self._listening = report
+            return
+        version = report.manifest.version if isinstance(report, Published) else report.version
+        self._published[version] = report if isinstance(report, Published) else None
+        for number in list(self._published)[:-MANIFESTS_KEPT]:
+            del self._published[number]

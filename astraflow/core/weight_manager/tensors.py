@@ -1,0 +1,197 @@
+"""Parameters ↔ wire bytes. The only file of weight transfer that imports torch.
+
+Exactness rule: an engine may hold a tensor in the wire dtype or in a wider one that contains it (a float32 engine,
+a bfloat16 wire). Then converting to the wire dtype gives back the very bits that were published, and the engine's
+own digest, taken in the wire dtype, equals the manifest's. Any other pair is refused. The trainer may hold any
+floating dtype: what it publishes is rounded once, here, and that is what the version is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+import xxhash
+from torch import Tensor
+
+from astraflow.core.data import Manifest, TensorEntry
+from astraflow.core.data.manifest import WIRE_DTYPES
+from astraflow.core.weight_manager.digest import tensor_digest
+from astraflow.core.weight_manager.handover import agreed
+from astraflow.core.weight_manager.layout import lay_out, match_names
+from astraflow.errors import WeightError
+
+TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in WIRE_DTYPES}
+WIRE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+CONTAINED_IN: dict[str, tuple[str, ...]] = {
+    "float32": (),
+    "bfloat16": ("float32",),
+    "float16": ("float32",),
+    "float8_e4m3fn": ("float16", "bfloat16", "float32"),
+    "float8_e5m2": ("float16", "bfloat16", "float32"),
+}
+"""For each wire dtype, the wider ones that hold all of its values."""
+CHUNK = 2**18
+"""Elements exchanged or converted at once: bounds the memory beside the tensor and stays inside a core's cache."""
+
+
+def describe(
+    named_params: Mapping[str, Tensor], wire_dtype: str | None, aliases: Mapping[str, tuple[str, ...]] | None = None
+) -> tuple[TensorEntry, ...]:
+    """Lay out parameters for the wire. Tied ones (the same storage, or named in `aliases`) are listed once, with
+    aliases.
+
+    wire_dtype None: each tensor keeps its own dtype. WeightError for what is not a floating parameter.
+    """
+    names: dict[str, list[str]] = {name: list(others) for name, others in (aliases or {}).items()}
+    hidden = {other for others in names.values() for other in others}
+    owner: dict[tuple[object, ...], str] = {}
+    for name, param in named_params.items():
+        if name in hidden:
+            continue
+        first = owner.setdefault(_identity(name, param), name)
+        if first != name:
+            hidden.add(name)
+            names.setdefault(first, []).append(name)
+    placed = [
+        (name, tuple(param.shape), wire_dtype or _wire_name(name, param))
+        for name, param in named_params.items()
+        if name not in hidden and _wire_name(name, param)
+    ]
+    return lay_out(placed, {name: tuple(others) for name, others in names.items()})
+
+
+class WireBuffer:
+    """A version's buffer as tensors in wire dtype: where a trainer's parameters are written, converted on the way."""
+
+    def __init__(self, layout: Iterable[TensorEntry], buffer: memoryview) -> None:
+        self._views = {entry.name: (entry, wire_view(entry, buffer)) for entry in layout}
+
+    def write(self, named_params: Mapping[str, Tensor]) -> None:
+        """Copy every tensor of the layout. WeightError: one is missing, changed shape or does not fit the dtype."""
+        for name, (entry, view) in self._views.items():
+            param = named_params.get(name)
+            if param is None or tuple(param.shape) != entry.shape:
+                found = "missing" if param is None else f"of shape {tuple(param.shape)}"
+                raise WeightError(f"{name} is {found} in what is published; it was initialised as {entry.shape}")
+            source = param.detach()
+            view.copy_(source)
+            if entry.dtype == "float16" and source.dtype != torch.float16 and not torch.isfinite(view).all():
+                raise WeightError(
+                    f"{name} holds values that are not finite as float16; publish it as bfloat16 or float32"
+                )
+
+
+class TensorHandover:
+    """Handover (see there) for an engine's torch tensors, on any device and with any strides."""
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        self._weights = {name: weight.detach() for name, weight in weights.items()}
+        self._exchanged: list[tuple[Tensor, Tensor]] = []
+
+    def apply(self, manifest: Manifest, payload: memoryview) -> None:
+        matched = match_names(self._weights, manifest)
+        storages = {entry.name: self._storages(entry, matched[entry.name]) for entry in manifest.tensors}
+        self._exchanged = []
+        for entry in manifest.tensors:
+            fresh = wire_view(entry, payload)
+            *others, last = storages[entry.name]
+            for held in others:  # an alias with a storage of its own takes a copy
+                self._put(held, fresh.clone())
+            self._put(last, fresh)
+
+    def digests(self, manifest: Manifest) -> tuple[str, ...]:
+        matched = match_names(self._weights, manifest)
+        return tuple(
+            agreed(
+                entry.digest, [wire_digest(held, entry.dtype) for held in self._storages(entry, matched[entry.name])]
+            )
+            for entry in manifest.tensors
+        )
+
+    def rollback(self) -> None:
+        while self._exchanged:
+            held, kept = self._exchanged.pop()
+            held.copy_(kept)
+
+    def _put(self, held: Tensor, fresh: Tensor) -> None:
+        """Exchange chunk by chunk, and note in the undo log where what was overwritten lies."""
+        for a, b in _chunks(held):
+            target, values = (held, fresh) if held.dim() == 0 else (held[a:b], fresh[a:b])
+            before = target.to(values.dtype, copy=True)
+            if target.dtype == values.dtype or _same_bits(before.to(target.dtype), target):
+                target.copy_(values)
+                values.copy_(before)
+                self._exchanged.append((target, values))
+            else:  # weights that never came from the wire and do not fit it: keep them as they are
+                self._exchanged.append((target, target.clone()))
+                target.copy_(values)
+
+    def _storages(self, entry: TensorEntry, names: Iterable[str]) -> list[Tensor]:
+        """The engine's distinct tensors for an entry, checked to be able to hold it exactly."""
+        distinct: dict[tuple[object, ...], Tensor] = {}
+        for name in names:
+            held = self._weights[name]
+            if tuple(held.shape) != entry.shape:
+                raise WeightError(
+                    f"{name} has shape {tuple(held.shape)} in the engine and {entry.shape} in the manifest"
+                )
+            dtype = WIRE_NAMES.get(held.dtype, str(held.dtype))
+            if dtype != entry.dtype and dtype not in CONTAINED_IN[entry.dtype]:
+                raise WeightError(f"{name} is {dtype} in the engine, which cannot hold {entry.dtype} exactly")
+            distinct.setdefault(_identity(name, held), held)
+        return list(distinct.values())
+
+
+def wire_view(entry: TensorEntry, buffer: memoryview) -> Tensor:
+    """A tensor of the entry's dtype and shape over its bytes in a version's buffer."""
+    dtype = TORCH_DTYPES[entry.dtype]
+    if entry.nbytes == 0:
+        return torch.empty(entry.shape, dtype=dtype)  # frombuffer refuses to see nothing
+    count = entry.nbytes // dtype.itemsize
+    return torch.frombuffer(buffer, dtype=dtype, count=count, offset=entry.offset).view(entry.shape)
+
+
+def wire_digest(tensor: Tensor, dtype: str) -> str:
+    """xxh3-128 of a tensor's bytes in wire dtype, as 32 hex digits."""
+    tensor = tensor.detach()
+    if tensor.dtype == TORCH_DTYPES[dtype] and tensor.device.type == "cpu" and tensor.is_contiguous():
+        return tensor_digest(_bytes(tensor))
+    hasher = xxhash.xxh3_128()
+    for a, b in _chunks(tensor):
+        part = tensor if tensor.dim() == 0 else tensor[a:b]
+        hasher.update(_bytes(part.to(device="cpu", dtype=TORCH_DTYPES[dtype]).contiguous()))
+    return hasher.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.flatten().view(torch.uint8).numpy().data
+
+
+def _chunks(tensor: Tensor) -> Iterator[tuple[int, int]]:
+    """Ranges of the first axis of about CHUNK elements; a scalar is one range, an empty tensor none."""
+    if tensor.numel() == 0:
+        return
+    rows = tensor.shape[0] if tensor.dim() else 1
+    step = max(1, CHUNK * rows // tensor.numel())
+    for a in range(0, rows, step):
+        yield a, min(a + step, rows)
+
+
+def _same_bits(left: Tensor, right: Tensor) -> bool:
+    """Equality that tells -0 from 0 and finds NaN equal to itself."""
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[left.element_size()]
+    return torch.equal(left.contiguous().view(integers), right.contiguous().view(integers))
+
+
+def _identity(name: str, tensor: Tensor) -> tuple[object, ...]:
+    """Equal for two names of one tensor; empty and meta tensors have no address and are only themselves."""
+    if tensor.data_ptr() == 0 or tensor.numel() == 0:
+        return (name,)
+    return (tensor.device, tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
+
+
+def _wire_name(name: str, param: Tensor) -> str:
+    if param.dtype not in WIRE_NAMES and param.dtype != torch.float64:
+        raise WeightError(f"{name} has dtype {param.dtype}; weights travel as {', '.join(sorted(WIRE_NAMES.values()))}")
+    return WIRE_NAMES.get(param.dtype, "float32")
