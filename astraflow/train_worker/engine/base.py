@@ -1,0 +1,61 @@
+"""What a trainer asks of the place where its model's computation runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from astraflow.train_worker.packed_rows import PackedRows
+
+
+@dataclass(frozen=True)
+class TokenOutputs:
+    """What the model says about each token; 0 where the mask is 0."""
+
+    logprobs: Tensor
+    """float32 [T], of the token given those before it, at the engine's temperature."""
+    entropy: Tensor
+    """float32 [T], nats, of the distribution that the token was drawn from."""
+
+
+LossFunction = Callable[[PackedRows, TokenOutputs], Tensor]
+"""(rows of one micro-batch, their outputs) → loss of each token, float [T]; what it says where the mask is 0 is not read."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One optimiser step over a minibatch."""
+
+    loss: float
+    """Σ weights × loss, over all rows."""
+    grad_norm: float
+    """Before clipping."""
+    learning_rate: float
+    outputs: TokenOutputs
+    """Of the policy before the step, without gradient."""
+
+
+class TrainEngine(Protocol):
+    """Computes and trains one model. Rows in, per-token values out; how they are cut and where they run is its own."""
+
+    def forward(self, rows: PackedRows) -> TokenOutputs:
+        """Score rows with the current weights, without gradient."""
+
+    def train_step(self, rows: PackedRows, weights_T: Tensor, loss: LossFunction) -> StepResult:
+        """One optimiser step on Σ weights × loss over all of `rows`.
+
+        `weights_T` is made over the whole minibatch, so the gradient does not depend on how the engine cuts it (LAW 12).
+        """
+
+    def named_weights(self) -> list[tuple[str, Tensor]]:
+        """(Hugging Face name, tensor) of every weight in a fixed order, tied ones once."""
+
+    def aliases(self) -> dict[str, tuple[str, ...]]:
+        """Other names of the tied ones."""
+
+    def save(self, directory: Path, tokenizer_path: Path) -> None:
+        """Write the model in Hugging Face layout."""

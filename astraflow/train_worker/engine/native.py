@@ -1,0 +1,119 @@
+"""One process, one device: packed micro-batches through the shared decoder, exact denominators.
+
+Every value that a loss divides by is in `weights_T`, made over the whole minibatch before it is cut (invariant 6).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from astraflow.core.model import Decoder, named_weights, packed_attention, packed_positions, tied_aliases
+from astraflow.errors import DataError
+from astraflow.train_worker.algorithms.aggregation import aggregate
+from astraflow.train_worker.checkpoint import save_checkpoint
+from astraflow.train_worker.config import OptimizerConfig
+from astraflow.train_worker.engine.base import LossFunction, StepResult, TokenOutputs
+from astraflow.train_worker.engine.logprobs import token_logprobs
+from astraflow.train_worker.optim import Optimizer
+from astraflow.train_worker.packed_rows import PackedRows
+from astraflow.train_worker.packing import micro_batches
+
+
+class NativeEngine:
+    """The TrainEngine of a single process."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        optimizer: OptimizerConfig,
+        total_steps: int,
+        *,
+        temperature: float = 1.0,
+        max_tokens_per_mb: int = 16384,
+        device: str = "cpu",
+    ) -> None:
+        """`total_steps` are optimiser steps, for the schedule; `temperature` divides the logits of every output."""
+        self._decoder = decoder.to(device)
+        self._optimizer = Optimizer(decoder.parameters(), optimizer, total_steps)
+        self._temperature = temperature
+        self._max_tokens = max_tokens_per_mb
+        self._device = device
+
+    def forward(self, rows: PackedRows) -> TokenOutputs:
+        self._check(rows)
+        collected = _Collected(rows)
+        with torch.no_grad():
+            for items in self._cut(rows):
+                collected.put(items, self.score(rows.select(items)))
+        return collected.outputs
+
+    def train_step(self, rows: PackedRows, weights_T: Tensor, loss: LossFunction) -> StepResult:
+        self._check(rows)
+        self._optimizer.zero_grad()
+        collected = _Collected(rows)
+        total = 0.0
+        for items in self._cut(rows):
+            part = rows.select(items)
+            outputs = self.score(part)
+            value = aggregate(loss(part, outputs), weights_T[rows.token_index(items)])
+            value.backward()
+            total += value.item()
+            collected.put(items, outputs)
+        update = self._optimizer.step()
+        return StepResult(total, update.grad_norm, update.learning_rate, collected.outputs)
+
+    def score(self, rows: PackedRows) -> TokenOutputs:
+        """One pass over all of `rows`, with gradient."""
+        cu_seqlens = rows.cu_seqlens
+        hidden_TC = self._decoder(
+            rows.input_ids.to(self._device),
+            packed_positions(cu_seqlens).to(self._device),
+            packed_attention(cu_seqlens),
+        )
+        targets = rows.mask.nonzero().squeeze(1)
+        # the token before predicts; a row never starts with a target, so it is of the same row
+        logprobs_M, entropy_M = token_logprobs(
+            hidden_TC.index_select(0, (targets - 1).to(self._device)),
+            rows.input_ids[targets].to(self._device),
+            self._decoder.logits,
+            self._decoder.config.vocab_size,
+            self._temperature,
+        )
+        empty = torch.zeros(len(rows.mask))
+        return TokenOutputs(
+            empty.index_copy(0, targets, logprobs_M.cpu()), empty.index_copy(0, targets, entropy_M.cpu())
+        )
+
+    def named_weights(self) -> list[tuple[str, Tensor]]:
+        return named_weights(self._decoder)
+
+    def aliases(self) -> dict[str, tuple[str, ...]]:
+        return tied_aliases(self._decoder.config)
+
+    def save(self, directory: Path, tokenizer_path: Path) -> None:
+        save_checkpoint(directory, self._decoder, tokenizer_path)
+
+    def _cut(self, rows: PackedRows) -> list[list[int]]:
+        return micro_batches(rows.lengths.tolist(), self._max_tokens)[0]
+
+    def _check(self, rows: PackedRows) -> None:
+        limit = self._decoder.config.max_position_embeddings
+        longest = int(rows.lengths.max())
+        if longest > limit:
+            raise DataError(f"a row has {longest} tokens; the model has {limit} positions")
+
+
+class _Collected:
+    """Outputs of micro-batches, put back in the order of the rows."""
+
+    def __init__(self, rows: PackedRows) -> None:
+        self._rows = rows
+        self.outputs = TokenOutputs(torch.zeros(len(rows.mask)), torch.zeros(len(rows.mask)))
+
+    def put(self, items: list[int], outputs: TokenOutputs) -> None:
+        index = self._rows.token_index(items)
+        self.outputs.logprobs[index] = outputs.logprobs.detach()
+        self.outputs.entropy[index] = outputs.entropy.detach()

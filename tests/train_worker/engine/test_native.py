@@ -1,0 +1,91 @@
+"""The single-process engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from astraflow.core.model import load_model, new_model
+from astraflow.core.text.tiny import tiny_tokenizer
+from astraflow.errors import DataError, InvariantError
+from astraflow.train_worker.algorithms.aggregation import token_weights
+from astraflow.train_worker.config import OptimizerConfig
+from astraflow.train_worker.engine.native import NativeEngine
+from astraflow.train_worker.packed_rows import PackedRows
+
+
+def rows_of(lengths: list[int], seed: int = 1) -> PackedRows:
+    generator = torch.Generator().manual_seed(seed)
+    total = sum(lengths)
+    rows = PackedRows(
+        torch.tensor(lengths), torch.randint(0, 60, (total,), generator=generator), torch.ones(total, dtype=torch.bool)
+    )
+    rows.mask[rows.cu_seqlens[:-1]] = False
+    return rows.check()
+
+
+def nll(part: PackedRows, outputs: object) -> torch.Tensor:
+    return -outputs.logprobs  # type: ignore[attr-defined, no-any-return]
+
+
+def engine(**options: object) -> NativeEngine:
+    config = OptimizerConfig(lr=3e-3)
+    return NativeEngine(new_model("tiny-0.2m", seed=1), config, 10, **options)  # type: ignore[arg-type]
+
+
+def test_training_lowers_the_loss() -> None:
+    rows, native = rows_of([6, 4, 9]), engine()
+    weights = token_weights(rows.mask, rows.cu_seqlens)
+    losses = [native.train_step(rows, weights, nll).loss for _ in range(10)]
+    assert losses[0] == pytest.approx(4.6, abs=0.2)
+    assert losses[-1] < losses[0] - 1
+
+
+def test_outputs_are_of_the_policy_before_the_step() -> None:
+    rows, native = rows_of([6, 4]), engine(max_tokens_per_mb=6)
+    before = native.forward(rows)
+    result = native.train_step(rows, token_weights(rows.mask, rows.cu_seqlens), nll)
+    torch.testing.assert_close(result.outputs.logprobs, before.logprobs, atol=1e-5, rtol=1e-5)
+    assert not result.outputs.logprobs[~rows.mask].any()
+    assert not result.outputs.entropy[~rows.mask].any()
+    assert (native.forward(rows).logprobs - before.logprobs).abs().max() > 0
+
+
+def test_a_row_past_the_models_positions_is_refused() -> None:
+    with pytest.raises(DataError, match="1024 positions"):
+        engine().forward(rows_of([1025]))
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
+    rows, native = rows_of([6]), engine()
+    before = [tensor.clone() for _, tensor in native.named_weights()]
+    with pytest.raises(InvariantError, match="optimiser step 0"):
+        native.train_step(rows, torch.full((6,), torch.inf), nll)
+    assert all(torch.equal(a, b) for a, (_, b) in zip(before, native.named_weights(), strict=True))
+
+
+def test_saved_weights_come_back_bit_for_bit(tmp_path: Path) -> None:
+    tiny_tokenizer().save(tmp_path / "tokenizer")
+    native = engine()
+    for _ in range(2):  # the second replaces the first
+        native.save(tmp_path / "model", tmp_path / "tokenizer")
+    decoder, _ = load_model(tmp_path / "model")
+    loaded = dict(decoder.named_parameters())
+    assert all(torch.equal(tensor, loaded[name]) for name, tensor in native.named_weights())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "tokenizer"]
+
+
+def test_a_bfloat16_model_learns_through_float32_masters() -> None:
+    rows = rows_of([6, 4, 9])
+    decoder = new_model("tiny-0.2m", seed=1).to(torch.bfloat16)
+    native = NativeEngine(decoder, OptimizerConfig(lr=1e-5), 40, max_tokens_per_mb=9)
+    weights = token_weights(rows.mask, rows.cu_seqlens)
+    start = {name: tensor.clone() for name, tensor in native.named_weights()}
+    losses = [native.train_step(rows, weights, nll).loss for _ in range(40)]
+    assert losses[-1] < losses[0]
+    # single updates of 1e-5 are below bfloat16's resolution of most weights; only masters add them up
+    moved = sum(int((start[name] != tensor).sum()) for name, tensor in native.named_weights())
+    assert moved > 0
+    assert decoder.model.embed_tokens.weight.dtype == torch.bfloat16
