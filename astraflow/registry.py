@@ -55,11 +55,15 @@ class Registry:
         elif spec not in self.names():
             raise UnknownNameError(self.kind, spec, self.names())
 
+    def target(self, spec: str) -> str | None:
+        """The "module:attr" behind a name, without importing it; None for unknown names and objects of this process."""
+        return spec if ":" in spec else self._targets.get(spec) or self._entry_points().get(spec)
+
     def resolve(self, spec: str) -> Any:
         """Return the object that `spec` names, importing its module."""
         if spec in self._objects:
             return self._objects[spec]
-        target = spec if ":" in spec else self._targets.get(spec) or self._entry_points().get(spec)
+        target = self.target(spec)
         if target is None:
             raise UnknownNameError(self.kind, spec, self.names())
         return load_target(target, self.kind)

@@ -1,7 +1,7 @@
 """Configuration: YAML files, interpolation and overrides become frozen, strictly typed sections."""
 
 from astraflow.core.config.experiment import ExperimentConfig
-from astraflow.core.config.load import Tree, build, load_tree, read_settings, write_settings
+from astraflow.core.config.load import Tree, build, load_tree, read_settings, to_yaml, write_settings
 from astraflow.core.config.section import OpenSection, Section, struct_field
 
 __all__ = [
@@ -13,5 +13,6 @@ __all__ = [
     "load_tree",
     "read_settings",
     "struct_field",
+    "to_yaml",
     "write_settings",
 ]

@@ -32,12 +32,14 @@ class Tree:
     """Dotted path → "file.yaml:12" or "override 'a.b=c'"."""
 
     def origin(self, path: str) -> str:
-        """Where a key, or the nearest section above it, was set."""
-        while path:
-            if path in self.origins:
-                return self.origins[path]
-            path = path.rpartition(".")[0]
-        return "configuration"
+        """Where a key was set, else where something in it was, else where the nearest section above it was."""
+        if path in self.origins:
+            return self.origins[path]
+        inside = [where for key, where in self.origins.items() if key.startswith(f"{path}.")]
+        if inside:
+            return inside[-1]
+        parent = path.rpartition(".")[0]
+        return self.origin(parent) if parent else "configuration"
 
 
 def load_tree(files: Iterable[Path], overrides: Iterable[str] = ()) -> Tree:
@@ -64,6 +66,11 @@ def build(model: type[M], tree: Tree) -> M:
     except ValidationError as error:
         lines = [_explain(model, tree, item) for item in error.errors()]
         raise ConfigError("\n".join(dict.fromkeys(lines))) from None
+
+
+def to_yaml(values: Mapping[str, Any]) -> str:
+    """The text of a configuration file with these values, in their order."""
+    return str(yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=120))
 
 
 def write_settings(settings: BaseModel, path: Path) -> Path:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, InstanceOf, PlainSerializer, WithJsonSchema
 
-from astraflow.errors import DataError
+from astraflow.errors import DataError, suggestion
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -35,12 +35,15 @@ def struct_field(struct: type[S]) -> Any:
     def parse(value: Any) -> S:
         if isinstance(value, struct):
             return value
+        fields = list(struct.__struct_fields__)
+        for key in value if isinstance(value, dict) else ():
+            if key not in fields:
+                raise ValueError(f"{key}: unknown key{suggestion(key, fields)}; known here: {', '.join(fields)}")
         try:
             parsed = msgspec.convert(value, struct, strict=True)
             getattr(parsed, "check", lambda: None)()
         except (msgspec.ValidationError, DataError) as error:
-            fields = ", ".join(struct.__struct_fields__)
-            raise ValueError(f"{error} (fields: {fields})") from error
+            raise ValueError(str(error)) from error
         return parsed
 
     return Annotated[

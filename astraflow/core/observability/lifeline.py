@@ -142,12 +142,16 @@ def spawn(args: Sequence[str], log_path: Path, env: Mapping[str, str] | None = N
 
 
 def await_announcement(
-    run_dir: RunDirectory, children: Sequence[Child], timeout: float, poll: float = POLL
+    run_dir: RunDirectory,
+    children: Sequence[Child],
+    timeout: float,
+    poll: float = POLL,
+    watched: Sequence[Child] = (),
 ) -> dict[str, Announcement]:
     """Wait until each child has announced itself under its name; all of them at once.
 
-    PeerError with its last log lines as soon as one ends; DeadlineError naming those that are silent after `timeout`
-    seconds.
+    PeerError with its last log lines as soon as one of them, or of `watched`, ends; DeadlineError naming those that are
+    silent after `timeout` seconds.
     """
     found: dict[str, Announcement] = {}
     deadline = time.monotonic() + timeout
@@ -155,6 +159,7 @@ def await_announcement(
         for child in children:
             if child.name not in found and (announced := run_dir.endpoint(child.name, child.pid)) is not None:
                 found[child.name] = announced
+        for child in (*watched, *children):
             if child.returncode is not None:
                 raise child.died()
         silent = [child.name for child in children if child.name not in found]
@@ -162,6 +167,6 @@ def await_announcement(
             return found
         if time.monotonic() > deadline:
             raise DeadlineError(
-                f"waited {timeout:.0f} s for {', '.join(silent)} to listen; see {run_dir.root / 'logs'}"
+                f"waited {timeout:.0f} s for {', '.join(silent)} to listen; logs: {run_dir.root / 'logs'}"
             )
         time.sleep(poll)

@@ -1,0 +1,154 @@
+"""Starts a run's processes on this machine, watches them, and stops them in order, whatever happens.
+
+    start:  write settings → spawn with a lifeline → each binds, then announces → the next stage is given the URLs
+    watch:  a process that ends before its time ends the run, with its name, how it ended and its last log lines
+    stop:   last started first; SIGTERM, a grace, SIGKILL; then whatever those processes had started themselves
+
+A launcher that is killed -9 closes the lifelines, and every process ends by itself (core.observability.lifeline).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from types import FrameType
+
+from astraflow.core.config import write_settings
+from astraflow.core.observability.lifeline import POLL, Child, await_announcement, spawn
+from astraflow.core.observability.run_directory import Announcement, RunDirectory
+from astraflow.errors import PeerError
+from astraflow.launch.specs import ProcessSpec
+
+START_TIMEOUT = 120.0
+"""Seconds for a process to load and bind; the slowest part is importing torch on a busy machine."""
+
+STAGE_GRACE = 2.5
+"""Seconds that each stage has for an ordered stop: three stages stay well within the ten that a stop may take."""
+
+FINISH_GRACE = 10.0
+"""Seconds that each stage has after a run that ended well."""
+
+
+class Interrupted(Exception):  # noqa: N818 (an order, not an error)
+    """SIGINT or SIGTERM reached the launcher."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.exit_code = 128 + signum
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise Interrupted inside the block at the first SIGINT or SIGTERM; later ones wait for the stop that follows."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        for number in previous:
+            signal.signal(number, signal.SIG_IGN)
+        raise Interrupted(signum)
+
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in previous:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class LocalProcesses:
+    """The processes of one run, started in stages. Leaving the `with` block stops all of them."""
+
+    def __init__(self, run_dir: RunDirectory, grace: float = STAGE_GRACE) -> None:
+        self._run_dir = run_dir
+        self._grace = grace
+        self._stages: list[list[Child]] = []
+
+    def __enter__(self) -> LocalProcesses:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.stop()
+        except Interrupted:
+            self.stop(grace=0.0)
+            raise
+
+    def spawn(self, specs: Sequence[ProcessSpec]) -> None:
+        """Write the settings of one stage and start its processes; do not wait for them."""
+        stage: list[Child] = []
+        self._stages.append(stage)
+        for spec in specs:
+            write_settings(spec.settings, spec.settings_path)
+            stage.append(spawn(spec.argv, spec.log_path, spec.env, spec.name))
+
+    def listening(self, names: Collection[str], timeout: float = START_TIMEOUT) -> dict[str, Announcement]:
+        """Wait until each of the named processes listens; return name → announcement.
+
+        PeerError with the last log lines where any process of the run ends meanwhile.
+        """
+        awaited = [child for child in self._children() if child.name in names]
+        return await_announcement(self._run_dir, awaited, timeout, watched=self._children())
+
+    def watch(self, until: Collection[str], tick: Callable[[], None] = lambda: None, poll: float = POLL) -> None:
+        """Return when all processes named in `until` have ended well; call `tick` between looks at them.
+
+        PeerError where one of them fails, or any other process ends before.
+        """
+        waiting = set(until)
+        while waiting:
+            for child in self._children():
+                if child.returncode is None:
+                    continue
+                if child.returncode != 0 or child.name not in until:
+                    raise self._blame()
+                waiting.discard(child.name)
+            tick()
+            time.sleep(poll)
+
+    def stop(self, grace: float | None = None) -> None:
+        """Stop stage by stage, last started first, each within `grace` seconds; then what they left running."""
+        grace = self._grace if grace is None else grace
+        own = {child.pid for child in self._children()}
+        while self._stages:
+            for child in self._stages[-1]:
+                child.terminate()
+            deadline = time.monotonic() + grace
+            for child in self._stages[-1]:
+                child.join(deadline - time.monotonic())
+            self._stages.pop()
+        self._stop_strangers(own, grace)
+
+    def _children(self) -> list[Child]:
+        return [child for stage in self._stages for child in stage]
+
+    def _blame(self) -> PeerError:
+        """The error of the processes that failed, in start order: what others died of usually started first."""
+        time.sleep(POLL)  # a process that died of another's death is seen with it, and named after it
+        ended = [child for child in self._children() if child.returncode is not None]
+        failed = [child for child in ended if child.returncode != 0] or ended
+        return PeerError("\n".join(str(child.died()) for child in failed))
+
+    def _stop_strangers(self, own: set[int], grace: float) -> None:
+        """Wait for announced processes that are not ours (a trainer's weight sender); they watch their own parents."""
+        deadline = time.monotonic() + grace
+        for path in sorted((self._run_dir.root / "endpoints").glob("*.json")):
+            announced = self._run_dir.endpoint(path.stem)
+            while announced is not None and announced.pid not in own and _alive(announced.pid):
+                if time.monotonic() > deadline:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(announced.pid, signal.SIGKILL)
+                    break
+                time.sleep(POLL)
+            path.unlink(missing_ok=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

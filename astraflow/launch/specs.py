@@ -1,0 +1,120 @@
+"""A configuration becomes process specs: what to start, with which settings, environment and log. Pure, so testable.
+
+Start order: dataflow first; when it listens, every RaaS and train worker at once, given its URL.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from astraflow.core.observability.run_directory import RunDirectory
+from astraflow.dataflow.config import DataflowSettings
+from astraflow.launch.config import RunConfig
+from astraflow.raas.config import RaaSSettings
+from astraflow.train_worker.config import SFTSettings, TrainWorkerSettings
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""Read by the numeric libraries when they load; a library left to itself takes every core."""
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One process of a run."""
+
+    name: str
+    """Also the name of its settings file, log and announcement."""
+    module: str
+    """Started as `python -m <module> --settings <file>`."""
+    settings: BaseModel
+    settings_path: Path
+    log_path: Path
+    threads: int = 1
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        return (sys.executable, "-m", self.module, "--settings", str(self.settings_path))
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What is added to the launcher's environment."""
+        return {**dict.fromkeys(THREAD_VARIABLES, str(self.threads)), "TOKENIZERS_PARALLELISM": "false"}
+
+
+@dataclass(frozen=True)
+class ModelPaths:
+    """Where the run's model and tokenizer are."""
+
+    model: str
+    tokenizer: str
+
+    @classmethod
+    def of(cls, config: RunConfig, base_model: Path | None) -> ModelPaths:
+        """`base_model` is the directory that the base_model section made; None where there is no such section."""
+        model = str(base_model or Path(config.experiment.model_path or "").expanduser().absolute())
+        tokenizer = config.experiment.tokenizer_path
+        return cls(model, str(Path(tokenizer).expanduser().absolute()) if tokenizer else model)
+
+
+def sft_spec(config: RunConfig, run_dir: RunDirectory, output_dir: Path) -> ProcessSpec:
+    """The process that makes the base model."""
+    assert config.base_model is not None, "only a run with a base_model section makes one"
+    settings = SFTSettings(sft=config.base_model, output_dir=str(output_dir), run_dir=str(run_dir.root))
+    return _spec("base_model", "astraflow.train_worker.trainer.sft", settings, run_dir, config.base_model.threads)
+
+
+def dataflow_spec(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths) -> ProcessSpec:
+    settings = DataflowSettings(
+        experiment=config.experiment,
+        dataflow=config.dataflow,
+        gconfigs=config.gconfigs,
+        tokenizer_path=paths.tokenizer,
+        run_dir=str(run_dir.root),
+    )
+    return _spec("dataflow", "astraflow.dataflow.app", settings, run_dir)
+
+
+def raas_specs(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, dataflow_url: str) -> list[ProcessSpec]:
+    """One process per RaaS instance."""
+    specs = []
+    for name in (f"raas-{number}" for number in range(config.raas.instances)):
+        settings = RaaSSettings(
+            experiment=config.experiment,
+            raas=config.raas,
+            rollout=config.rollout,
+            model_paths=dict.fromkeys(config.model_ids, paths.model),
+            tokenizer_path=paths.tokenizer,
+            dataflow_urls=[dataflow_url],
+            uid=name,
+            run_dir=str(run_dir.root),
+        )
+        specs.append(_spec(name, "astraflow.raas.app", settings, run_dir, config.raas.threads))
+    return specs
+
+
+def trainer_specs(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, dataflow_url: str) -> list[ProcessSpec]:
+    """One train worker per model."""
+    specs = []
+    for model_id, trainer in config.trainers.items():
+        gconfig = config.training_gconfig(model_id)
+        settings = TrainWorkerSettings(
+            experiment=config.experiment,
+            model_id=model_id,
+            model_path=paths.model,
+            n_samples=gconfig.n_samples,
+            max_new_tokens=gconfig.max_new_tokens,
+            temperature=gconfig.temperature,
+            trainer=trainer,
+            dataflow_url=dataflow_url,
+            run_dir=str(run_dir.root),
+        )
+        name = f"train_worker-{model_id}"
+        specs.append(_spec(name, "astraflow.train_worker.app", settings, run_dir, trainer.threads))
+    return specs
+
+
+def _spec(name: str, module: str, settings: BaseModel, run_dir: RunDirectory, threads: int = 1) -> ProcessSpec:
+    return ProcessSpec(name, module, settings, run_dir.settings(name), run_dir.log(name), threads)
