@@ -6,7 +6,7 @@ A tokenizer is read once and its files are kept as they are, so that saving it w
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ class Tokenizer:
         encoding = self._backend.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Return the text of `ids` (a list or an integer array)."""
         text: str = self._backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
         return text

@@ -1,0 +1,71 @@
+"""What a RaaS asks of an inference engine, whatever generates behind it.
+
+Laws that every engine keeps (tests/contracts/test_engine.py runs on all of them):
+- each token carries the version that sampled it, stamped inside the engine (23);
+- logprobs are of the distribution that was sampled from (15);
+- the stop reason comes from the full set of end tokens (5);
+- nothing is generated between "weights dropped" and "version acknowledged" (22), nothing cached crosses a version (21).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from astraflow.core.data import GenerationHyperparameters, ModelRequest, ModelResponse
+
+T = TypeVar("T")
+
+Weights = Mapping[str, Any]
+"""Hugging Face name → the engine's live tensor, tied ones once; whoever is handed it writes in place."""
+
+
+class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """How busy an engine is."""
+
+    running: int
+    """Sequences that are being decoded."""
+    queued: int
+    """Requests waiting for a place."""
+    tokens_generated: int
+    """Tokens sampled since the engine started."""
+
+
+class EngineFacts(Protocol):
+    """What an engine answers at once, from any thread."""
+
+    model_id: str
+
+    def supports(self, gconfig: GenerationHyperparameters) -> None:
+        """Raise EngineError naming the first field that cannot be honoured; asked at registration and per request."""
+
+    def get_version(self) -> int:
+        """Return the weight version that samples now."""
+
+    def load(self) -> EngineLoad:
+        """Return how busy the engine is."""
+
+
+class Engine(EngineFacts, Protocol):
+    """Generates tokens under versioned weights. All coroutines belong to one event loop."""
+
+    async def agenerate(self, request: ModelRequest) -> ModelResponse:
+        """Generate. The same rid in flight twice is one request; a cancelled wait aborts it.
+
+        Raises EngineError for a request that cannot be served; an aborted one returns what it had, stop reason abort.
+        """
+
+    async def update(self, version: int, apply: Callable[[Weights], T]) -> T:
+        """Run `apply` on the live weights between two decode steps, then serve under `version`; return its result.
+
+        What is in flight goes on with its KV cache; its later tokens carry the new version. Where `apply` raises, the
+        exception is passed on and the version stays: `apply` has to have undone what it wrote.
+        """
+
+    async def abort(self, rids: Collection[str]) -> None:
+        """End requests with stop reason abort; unknown ones are passed over."""
+
+    async def close(self) -> None:
+        """Abort everything and stop; afterwards agenerate and update raise EngineError."""

@@ -1,0 +1,337 @@
+"""The embedded engine: continuous batching in a thread of its own, an asyncio face in front.
+
+    agenerate, abort, update, close      consume: calls        produce: commands
+        │  inbox (unbounded; the caller awaits its own answer)
+    engine thread                        consumes: commands    produces: tokens, answers
+        │  one call_soon_threadsafe per step
+    event loop                           resolves the callers' futures
+
+The thread waits only for the inbox, and only while nothing runs. Commands are carried out between two decode steps: so
+an update never meets a half-computed token, and no token is sampled between its first write and its version (law 22).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import torch
+
+from astraflow.core.data import GenerationHyperparameters, ModelRequest, ModelResponse, StopReason
+from astraflow.core.model import Decoder, load_model, named_weights
+from astraflow.core.text import Tokenizer, load_tokenizer
+from astraflow.errors import AstraFlowError, EngineError
+from astraflow.raas.engines.base import EngineLoad, Weights
+from astraflow.raas.engines.embedded.runner import Output, Runner
+from astraflow.raas.engines.embedded.scheduler import Scheduler, Sequence
+
+T = TypeVar("T")
+CLOSE_TIMEOUT_S = 30.0
+"""Longest wait for the thread to end: it finishes the step, or the update, that it is in."""
+
+
+@dataclass(slots=True, eq=False)
+class _Ticket:
+    """A request in flight, its answer and how many callers wait for it."""
+
+    future: asyncio.Future[ModelResponse]
+    waiters: int = 0
+
+
+class EmbeddedEngine:
+    """Serves one decoder in this process. Implements `Engine`."""
+
+    def __init__(
+        self,
+        model_id: str,
+        decoder: Decoder,
+        *,
+        eos_token_ids: Collection[int] = (),
+        tokenizer: Tokenizer | None = None,
+        max_running_requests: int = 64,
+        context_length: int | None = None,
+        version: int = 0,
+        seed: int = 0,
+        threads: int = 1,
+    ) -> None:
+        """`eos_token_ids` are added to those of the configuration and the tokenizer; stop strings need the tokenizer.
+
+        The decoder belongs to the engine from now on. `threads` are torch's, for the whole process.
+        """
+        longest = decoder.config.max_position_embeddings
+        self.model_id = model_id
+        self.context_length = min(context_length or longest, longest)
+        own = tokenizer.eos_token_ids if tokenizer is not None else ()
+        self._eos = frozenset({*eos_token_ids, *decoder.config.eos_token_ids, *own})
+        self._vocab_size = decoder.config.vocab_size
+        self._tokenizer = tokenizer
+        self._version = version
+        self._tokens_generated = 0
+        self._scheduler = Scheduler(max_running_requests)
+        self._runner = Runner(decoder, max_running_requests, self.context_length, seed)
+        self._weights: Weights = dict(named_weights(decoder))
+        self._tickets: dict[str, _Ticket] = {}
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = self._stopping = False
+        self._thread = threading.Thread(target=self._run, args=(threads,), name=f"engine-{model_id}", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def open(
+        cls,
+        model_id: str,
+        model_path: str | Path,
+        *,
+        tokenizer_path: str | Path | None = None,
+        dtype: str | None = None,
+        device: str = "cpu",
+        **options: Any,
+    ) -> Self:
+        """Load a Hugging Face directory, with the tokenizer beside it by default; `options` are the constructor's."""
+        decoder, _ = load_model(model_path, dtype)
+        return cls(model_id, decoder.to(device), tokenizer=load_tokenizer(tokenizer_path or model_path), **options)
+
+    def supports(self, gconfig: GenerationHyperparameters) -> None:
+        """Everything is honoured; stop strings need a tokenizer, token ids have to be in the vocabulary."""
+        if gconfig.stop and self._tokenizer is None:
+            raise EngineError(f"the engine of {self.model_id} has no tokenizer: it cannot honour gconfig.stop")
+        if any(not 0 <= token < self._vocab_size for token in gconfig.stop_token_ids):
+            raise EngineError(f"gconfig.stop_token_ids = {gconfig.stop_token_ids} lie outside the vocabulary")
+
+    def get_version(self) -> int:
+        return self._version
+
+    def load(self) -> EngineLoad:
+        running = self._scheduler.running
+        return EngineLoad(
+            running=running,
+            queued=max(0, len(self._tickets) - running),
+            tokens_generated=self._tokens_generated,
+        )
+
+    async def agenerate(self, request: ModelRequest) -> ModelResponse:
+        self._check_open()
+        ticket = self._tickets.get(request.rid)
+        if ticket is None:
+            sequence = self._sequence(request)
+            if sequence.budget < 1:
+                return _response(sequence, _NOTHING, StopReason.LENGTH, time.perf_counter())
+            ticket = self._tickets[request.rid] = _Ticket(self._running_loop().create_future())
+            self._post(lambda: self._scheduler.submit(sequence))
+        ticket.waiters += 1
+        try:
+            return await asyncio.shield(ticket.future)
+        finally:
+            ticket.waiters -= 1
+            if not ticket.waiters and not ticket.future.done():
+                await self.abort([request.rid])
+
+    async def update(self, version: int, apply: Callable[[Weights], T]) -> T:
+        self._check_open()
+        loop = self._running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+
+        def swap() -> None:
+            try:
+                result = apply(self._weights)
+            except Exception as error:  # a task border: it is the caller's, who awaits it
+                self._tell(_settle, done, error)
+                return
+            self._scheduler.forget_prefixes()
+            self._version = version
+            self._tell(_settle, done, result)
+
+        self._post(swap)
+        return await done
+
+    async def abort(self, rids: Collection[str]) -> None:
+        if not self._closed:
+            known = frozenset(rid for rid in rids if rid in self._tickets)
+            self._post(lambda: self._abort(known))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._post(self._stop)
+        await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            raise EngineError(f"the engine of {self.model_id} did not stop within {CLOSE_TIMEOUT_S:.0f} s")
+
+    # ---- in the engine's thread ----
+
+    def _run(self, threads: int) -> None:
+        torch.set_num_threads(threads)
+        with torch.no_grad():
+            while self._obey():
+                try:
+                    self._step()
+                except Exception as error:  # a task border: a failed step ends its requests, not the engine
+                    self._fail(error)
+
+    def _step(self) -> None:
+        """One turn of continuous batching."""
+        scheduler, runner = self._scheduler, self._runner
+        plan = scheduler.admit()
+        runner.place(plan)
+        runner.move(scheduler.compact())
+        running = scheduler.running
+        ended = runner.step(running, self._version)
+        self._tokens_generated += running
+        now = time.perf_counter()
+        for sequence in plan.placed:
+            sequence.first_token = now
+        stopped = self._stopped_by_text()
+        answers = self._end([row for row in ended if row not in stopped], now)
+        self._deliver(answers + self._end(stopped, now, StopReason.STOP))
+
+    def _obey(self) -> bool:
+        """Carry out commands, waiting for one while nothing runs; False once the engine is to stop."""
+        while not self._stopping:
+            try:
+                command = self._inbox.get(block=self._scheduler.idle)
+            except queue.Empty:
+                return True
+            command()
+        return False
+
+    def _end(self, rows: list[int], now: float, reason: StopReason | None = None) -> list[tuple[str, Any]]:
+        """Free rows; return the answers of their sequences. `reason` None: what the last token says."""
+        sequences = self._scheduler.finish(rows)
+        answers: list[tuple[str, Any]] = []
+        for sequence, output in zip(sequences, self._runner.take(sequences), strict=True):
+            answer: Any
+            if np.isnan(output.logprobs).any():
+                self._runner.clear([sequence.row])
+                self._scheduler.forget_prefixes()
+                answer = EngineError(f"{self.model_id} gives logits that are no numbers under version {self._version}")
+            else:
+                answer = _response(sequence, output, reason or _reason(sequence, output), now)
+            answers.append((sequence.request.rid, answer))
+        return answers
+
+    def _stopped_by_text(self) -> list[int]:
+        """Rows whose last token has completed one of their stop strings."""
+        rows = [one.row for one in self._scheduler.rows if one is not None and one.request.gconfig.stop]
+        if not rows or self._tokenizer is None:
+            return []
+        stopped = []
+        for row, output in zip(rows, self._runner.peek(rows), strict=True):
+            sequence = self._scheduler.rows[row]
+            if sequence is not None and _completes(self._tokenizer, output.tokens, sequence.request.gconfig):
+                stopped.append(row)
+        return stopped
+
+    def _abort(self, rids: Collection[str]) -> None:
+        waiting, rows = self._scheduler.withdraw(rids)
+        now = time.perf_counter()
+        never_ran = [(one.request.rid, _response(one, _NOTHING, StopReason.ABORT, now)) for one in waiting]
+        self._deliver(never_ran + self._end(rows, now, StopReason.ABORT))
+        self._runner.move(self._scheduler.compact())
+
+    def _fail(self, error: Exception) -> None:
+        failure = error if isinstance(error, AstraFlowError) else None
+        failure = failure or EngineError(f"decode step of {self.model_id}: {type(error).__name__}: {error}")
+        ended = self._scheduler.finish([one.row for one in self._scheduler.rows if one is not None])
+        self._scheduler.forget_prefixes()
+        self._runner.reset()
+        self._deliver([(sequence.request.rid, failure) for sequence in ended])
+
+    def _stop(self) -> None:
+        everything = [one.request.rid for one in (*self._scheduler.waiting, *self._scheduler.rows) if one is not None]
+        self._abort(everything)
+        self._stopping = True
+
+    def _deliver(self, answers: list[tuple[str, Any]]) -> None:
+        if answers:
+            self._tell(self._resolve, answers)
+
+    def _tell(self, callback: Callable[..., None], *args: Any) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(callback, *args)
+
+    # ---- in the event loop ----
+
+    def _resolve(self, answers: list[tuple[str, Any]]) -> None:
+        for rid, answer in answers:
+            ticket = self._tickets.pop(rid)
+            if ticket.waiters:
+                _settle(ticket.future, answer)
+            else:
+                ticket.future.cancel()
+
+    def _sequence(self, request: ModelRequest) -> Sequence:
+        config = request.check().gconfig
+        self.supports(config)
+        prompt = len(request.input_ids)
+        if prompt >= self.context_length:
+            raise EngineError(f"a prompt of {prompt} tokens leaves no room in a context of {self.context_length}")
+        if request.input_ids.min() < 0 or request.input_ids.max() >= self._vocab_size:
+            raise EngineError(f"request {request.rid} has ids outside the vocabulary of {self._vocab_size}")
+        room = min(self.context_length, config.max_tokens or self.context_length) - prompt
+        ends = {*config.stop_token_ids, *(() if config.ignore_eos else self._eos)}
+        return Sequence(request, min(config.max_new_tokens, room), frozenset(ends), time.perf_counter())
+
+    def _post(self, command: Callable[[], None]) -> None:
+        self._inbox.put(command)
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise EngineError(f"the engine of {self.model_id} belongs to another event loop")
+        return loop
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineError(f"the engine of {self.model_id} is closed")
+
+
+_NOTHING = Output(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32))
+
+
+def _response(sequence: Sequence, output: Output, reason: StopReason, now: float) -> ModelResponse:
+    return ModelResponse(
+        input_tokens=sequence.request.input_ids.astype(np.int32),
+        output_tokens=output.tokens,
+        output_logprobs=output.logprobs,
+        output_versions=output.versions,
+        stop_reason=reason,
+        latency=now - sequence.submitted,
+        ttft=max(0.0, sequence.first_token - sequence.submitted),
+    ).check()
+
+
+def _reason(sequence: Sequence, output: Output) -> StopReason:
+    return StopReason.STOP if int(output.tokens[-1]) in sequence.ends else StopReason.LENGTH
+
+
+def _completes(tokenizer: Tokenizer, tokens: np.ndarray, config: GenerationHyperparameters) -> bool:
+    """Whether the last token completes a stop string (law 5: seen by the engine, not by the reader of the text)."""
+    if len(tokens) < config.min_new_tokens:
+        return False
+    # a token covers at least one byte; a few more, because decoding may need the tokens of a whole character
+    window = tokens[-(max(len(text.encode()) for text in config.stop) + 4) :]
+    before = tokenizer.decode(window[:-1], skip_special_tokens=False)
+    after = tokenizer.decode(window, skip_special_tokens=False)
+    return any(text in after and text not in before for text in config.stop)
+
+
+def _settle(future: asyncio.Future[Any], answer: Any) -> None:
+    if future.done():
+        return
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)

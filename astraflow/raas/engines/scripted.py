@@ -1,0 +1,145 @@
+"""An engine that answers from a script: the fake beside the protocol. Deterministic, without latency, torch-free."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from astraflow.core.data import GenerationHyperparameters, ModelRequest, ModelResponse, StopReason
+from astraflow.errors import EngineError
+from astraflow.raas.engines.base import EngineLoad, Weights
+
+T = TypeVar("T")
+
+Script = Callable[[ModelRequest], Sequence[int]] | Mapping[tuple[int, ...], Sequence[int]]
+"""Request → the ids to answer with, or prompt ids → those. What the script gives after an end token is not sampled."""
+
+
+class ScriptedEngine:
+    """Answers one token per turn of the event loop, so that updates and aborts fall between tokens as in a real engine.
+
+    Every token's logprob is `logprob`. `weights` is what `update` hands to `apply` (numpy arrays, or nothing).
+    """
+
+    def __init__(
+        self,
+        model_id: str,
+        script: Script,
+        *,
+        eos_token_ids: Collection[int] = (),
+        version: int = 0,
+        logprob: float = -0.5,
+        weights: Weights | None = None,
+        unsupported: Collection[str] = (),
+    ) -> None:
+        self.model_id = model_id
+        self._script = script
+        self._eos = frozenset(eos_token_ids)
+        self._version = version
+        self._logprob = logprob
+        self._weights: Weights = weights if weights is not None else {}
+        self._unsupported = frozenset(unsupported)
+        self._tasks: dict[str, asyncio.Task[ModelResponse]] = {}
+        self._waiters: dict[str, int] = {}
+        self._aborted: set[str] = set()
+        self._tokens = 0
+        self._closed = False
+
+    def supports(self, gconfig: GenerationHyperparameters) -> None:
+        """Refuse the fields that the constructor lists in `unsupported` when they differ from their default."""
+        default = GenerationHyperparameters()
+        for field in sorted(self._unsupported):
+            if getattr(gconfig, field) != getattr(default, field):
+                raise EngineError(f"the scripted engine of {self.model_id} cannot honour gconfig.{field}")
+
+    def get_version(self) -> int:
+        return self._version
+
+    def load(self) -> EngineLoad:
+        return EngineLoad(running=len(self._tasks), queued=0, tokens_generated=self._tokens)
+
+    async def agenerate(self, request: ModelRequest) -> ModelResponse:
+        self._check_open()
+        request.check()
+        self.supports(request.gconfig)
+        rid = request.rid
+        if rid not in self._tasks:
+            self._tasks[rid] = asyncio.create_task(self._answer(request))
+        self._waiters[rid] = self._waiters.get(rid, 0) + 1
+        task = self._tasks[rid]
+        try:
+            return await asyncio.shield(task)
+        finally:
+            self._waiters[rid] -= 1
+            if not self._waiters[rid]:
+                del self._waiters[rid]
+                if not task.done():
+                    self._aborted.add(rid)
+
+    async def update(self, version: int, apply: Callable[[Weights], T]) -> T:
+        self._check_open()
+        result = apply(self._weights)
+        self._version = version
+        return result
+
+    async def abort(self, rids: Collection[str]) -> None:
+        self._aborted.update(rid for rid in rids if rid in self._tasks)
+
+    async def close(self) -> None:
+        self._closed = True
+        self._aborted.update(self._tasks)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _answer(self, request: ModelRequest) -> ModelResponse:
+        try:
+            return await self._play(request)
+        finally:
+            self._aborted.discard(request.rid)
+            del self._tasks[request.rid]
+
+    async def _play(self, request: ModelRequest) -> ModelResponse:
+        config = request.gconfig
+        planned = self._look_up(request)
+        budget = config.max_new_tokens
+        if config.max_tokens is not None:
+            budget = max(0, min(budget, config.max_tokens - len(request.input_ids)))
+        ends = set(config.stop_token_ids) | (set() if config.ignore_eos else self._eos)
+        tokens: list[int] = []
+        versions: list[int] = []
+        reason = StopReason.LENGTH
+        for token in planned[:budget]:
+            await asyncio.sleep(0)
+            if request.rid in self._aborted:
+                reason = StopReason.ABORT
+                break
+            tokens.append(token)
+            versions.append(self._version)
+            self._tokens += 1
+            if token in ends and len(tokens) > config.min_new_tokens:
+                reason = StopReason.STOP
+                break
+        else:
+            if len(planned) < budget:
+                raise EngineError(f"the script for {request.rid} ends after {len(planned)} tokens without an end token")
+        return ModelResponse(
+            input_tokens=request.input_ids.astype(np.int32),
+            output_tokens=np.array(tokens, np.int32),
+            output_logprobs=np.full(len(tokens), self._logprob, np.float32),
+            output_versions=np.array(versions, np.int32),
+            stop_reason=reason,
+        ).check()
+
+    def _look_up(self, request: ModelRequest) -> list[int]:
+        if isinstance(self._script, Mapping):
+            prompt = tuple(int(i) for i in request.input_ids)
+            if prompt not in self._script:
+                raise EngineError(f"the script of {self.model_id} has no answer for prompt {prompt}")
+            return [int(i) for i in self._script[prompt]]
+        return [int(i) for i in self._script(request)]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineError(f"the engine of {self.model_id} is closed")
