@@ -28,9 +28,14 @@ _DATA_FILES = (".arrow", ".csv", ".json", ".jsonl", ".parquet", ".txt")
 _REASONING_GYM = ("astraflow.core.dataset.reasoning_gym", "astraflow.dataflow.dataset.reasoning_gym")
 
 
-def load_config(files: Iterable[Path], overrides: Iterable[str] = ()) -> RunConfig:
-    """Return the checked configuration of a run, or raise one ConfigError with a line for each wrong key."""
+def load_config(files: Iterable[Path], overrides: Iterable[str] = (), checkpoint: Path | None = None) -> RunConfig:
+    """Return the checked configuration of a run, or raise one ConfigError with a line for each wrong key.
+
+    `checkpoint` replaces what the configuration says about the model to start from.
+    """
     config, tree = load_config_tree(files, overrides)
+    if checkpoint is not None:
+        config = config.starting_from(checkpoint)
     wrong = [*_start(config), *_models(config), *_workflows(config), *_datasets(config), *_without_effect(config, tree)]
     if wrong:
         raise ConfigError("\n".join(dict.fromkeys(f"{tree.origin(path)}: {path}: {text}" for path, text in wrong)))

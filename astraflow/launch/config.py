@@ -7,6 +7,7 @@ and without importing anything heavy, so a typo costs a fraction of a second (in
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -78,6 +79,11 @@ class RunConfig:
     def groups_per_batch(self, model_id: str) -> int:
         """B: train_batch_size counts samples, admission and serving count groups."""
         return self.trainers[model_id].train_batch_size // self.n_samples(model_id)
+
+    def starting_from(self, checkpoint: Path) -> RunConfig:
+        """The same run from another model; no base model is made."""
+        experiment = self.experiment.model_copy(update={"model_path": str(checkpoint)})
+        return dataclasses.replace(self, experiment=experiment, base_model=None)
 
     def values(self) -> dict[str, Any]:
         """The resolved configuration as plain values, loadable again."""

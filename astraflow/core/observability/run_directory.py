@@ -42,13 +42,13 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunDirectory:
-    """Paths of a run. Constructing it creates the folders; ConfigError where that is impossible."""
+    """Paths of a run. Constructing it creates the folders, except for readers; ConfigError where that is impossible."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, create: bool = True) -> None:
         self.root = Path(path).expanduser().absolute()
         self._lock: int | None = None
         try:
-            for folder in _FOLDERS:
+            for folder in _FOLDERS if create else ():
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"run directory {self.root}: {error.strerror}") from error

@@ -1,0 +1,96 @@
+"""The `astraflow` command. Each command's work is in a module of its own, imported when the command runs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from astraflow.errors import AstraFlowError, ConfigError
+
+USER_ERROR = 2
+FAILURE = 1
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Asynchronous reinforcement learning for language models and agents.",
+)
+bench = typer.Typer(no_args_is_help=True, help="Measure the system; each bench takes --json FILE.")
+app.add_typer(bench, name="bench")
+
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the results here, as JSON.")]
+Inputs = Annotated[
+    list[str],
+    typer.Argument(metavar="FILE... [KEY=VALUE...]", help="YAML files (later wins), then overrides such as seed=2."),
+]
+
+
+@app.command()
+def run(
+    inputs: Inputs,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the processes and the configuration only.")] = False,
+) -> None:
+    """Train: start everything on this machine, show the run, stop in order."""
+    _command("run").run(inputs, dry_run)
+
+
+@app.command("eval")
+def evaluate(
+    checkpoint: Annotated[Path, typer.Argument(help="Hugging Face directory, e.g. RUN/checkpoints/step_000060.")],
+    config: Annotated[list[Path], typer.Option("--config", metavar="FILE", help="Configuration of the run.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE...]")] = None,
+    json: Json = None,
+) -> None:
+    """Score a checkpoint on the evaluation datasets of a configuration."""
+    _command("evaluate").evaluate(checkpoint, config, overrides or [], json)
+
+
+@bench.command("async")
+def bench_async(
+    inputs: Inputs,
+    seeds: Annotated[str, typer.Option(help="Seeds, comma-separated.")] = "1,2,3",
+    json: Json = None,
+) -> None:
+    """Compare staleness bound 2 with synchronous training, with and without an artificial wait."""
+    _command("bench_async").bench_async(inputs, seeds, json)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(installed_version("astraflow"))
+
+
+def main() -> None:
+    """Entry point: one line on stderr for a wrong input (exit code 2) or a failed run (exit code 1)."""
+    sys.path.insert(0, os.getcwd())  # a user's own datasets and rewards, as `python -m` would find them
+    try:
+        app()
+    except ConfigError as error:
+        _say(error)
+        sys.exit(USER_ERROR)
+    except AstraFlowError as error:
+        _say(error)
+        sys.exit(FAILURE)
+
+
+def _command(name: str) -> ModuleType:
+    """The module of a command: only the one that runs is loaded, so that help and refusals are quick."""
+    return importlib.import_module(f"astraflow.cli.{name}")
+
+
+def _say(error: AstraFlowError) -> None:
+    typer.echo(f"astraflow: {error}", err=True)
+
+
+if __name__ == "__main__":
+    main()

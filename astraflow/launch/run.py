@@ -1,0 +1,75 @@
+"""One run on this machine, from a checked configuration to summary.json."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+
+from astraflow.core.config import to_yaml
+from astraflow.core.observability.run_directory import RunDirectory
+from astraflow.core.observability.sinks.jsonl import JsonlReader
+from astraflow.launch.base_model import ensure_base_model
+from astraflow.launch.config import RunConfig
+from astraflow.launch.local import FINISH_GRACE, LocalProcesses, interruptible
+from astraflow.launch.progress import Progress
+from astraflow.launch.specs import ModelPaths, dataflow_spec, raas_specs, trainer_specs
+from astraflow.launch.summary import Summary, summarise, write_summary
+from astraflow.launch.view import StatusThread, View, Watcher
+
+
+def run(config: RunConfig, view: View) -> Summary:
+    """Make the base model where needed, start everything, wait for the train workers, stop in order.
+
+    PeerError where a process fails, with its name and last log lines; Interrupted on SIGINT and SIGTERM. Either way no
+    process is left when this returns.
+    """
+    started = time.monotonic()
+    run_dir = open_run_directory(Path(config.experiment.fileroot), view)
+    try:
+        run_dir.config.write_text(to_yaml(config.values()), "utf-8")
+        with interruptible():
+            base_model = ensure_base_model(config, run_dir, view.say)
+            _train(config, run_dir, ModelPaths.of(config, base_model), view)
+        records = JsonlReader(run_dir.metrics).read()
+        summary = summarise(records, config.staleness_bound, time.monotonic() - started)
+        write_summary(summary, run_dir.summary)
+        return summary
+    finally:
+        run_dir.release()
+
+
+def open_run_directory(path: Path, view: View) -> RunDirectory:
+    """Return an empty, claimed run directory; what an earlier run left there is moved aside, never mixed or deleted."""
+    run_dir = RunDirectory(path)
+    run_dir.hold()
+    if run_dir.config.exists():
+        names = (run_dir.root.with_name(f"{run_dir.root.name}.{number}") for number in itertools.count(1))
+        aside = run_dir.root.rename(next(name for name in names if not name.exists()))
+        run_dir.release()
+        view.say(f"the earlier run in {path} is now {aside}")
+        run_dir = RunDirectory(path)
+        run_dir.hold()
+    run_dir.token()
+    return run_dir
+
+
+def _train(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, view: View) -> None:
+    with LocalProcesses(run_dir) as processes:
+        processes.spawn([dataflow_spec(config, run_dir, paths)])
+        url = processes.listening(["dataflow"])["dataflow"].url
+        raas = raas_specs(config, run_dir, paths, url)
+        trainers = trainer_specs(config, run_dir, paths, url)
+        processes.spawn(raas)
+        processes.spawn(trainers)
+        processes.listening([spec.name for spec in raas])
+        view.say(f"dataflow at {url}; {len(raas)} RaaS, {len(trainers)} train worker; run directory {run_dir.root}")
+        status = StatusThread(url, run_dir.token())
+        total = max(trainer.total_train_steps for trainer in config.trainers.values())
+        watcher = Watcher(view, Progress(total, config.staleness_bound), JsonlReader(run_dir.metrics), status)
+        try:
+            processes.watch([spec.name for spec in trainers], watcher.tick)
+            watcher.look()
+        finally:
+            status.close()
+        processes.stop(FINISH_GRACE)
