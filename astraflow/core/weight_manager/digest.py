@@ -24,12 +24,20 @@ def tensor_digest(data: ReadableBuffer) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
+def parts_digest(parts: Iterable[ReadableBuffer]) -> str:
+    """The digest of a tensor whose bytes come in parts, in order."""
+    hasher = xxhash.xxh3_128()
+    for part in parts:
+        hasher.update(part)
+    return hasher.hexdigest()
+
+
 def total_digest(entries: Iterable[TensorEntry], digests: Iterable[str]) -> str:
     """32 hex digits over names, shapes, dtypes and the given per-tensor digests, in order."""
-    hasher = xxhash.xxh3_128()
-    for entry, digest in zip(entries, digests, strict=True):
-        hasher.update(msgspec.json.encode([entry.name, entry.shape, entry.dtype, digest]) + b"\n")
-    return hasher.hexdigest()
+    return parts_digest(
+        msgspec.json.encode([entry.name, entry.shape, entry.dtype, digest]) + b"\n"
+        for entry, digest in zip(entries, digests, strict=True)
+    )
 
 
 def buffer_digests(entries: Iterable[TensorEntry], buffer: memoryview) -> tuple[str, ...]:

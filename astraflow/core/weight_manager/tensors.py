@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
-import xxhash
 from torch import Tensor
 
 from astraflow.core.data import Manifest, TensorEntry
 from astraflow.core.data.manifest import WIRE_DTYPES
-from astraflow.core.weight_manager.digest import tensor_digest
+from astraflow.core.weight_manager.digest import parts_digest, tensor_digest
 from astraflow.core.weight_manager.handover import agreed
 from astraflow.core.weight_manager.layout import lay_out, match_names
 from astraflow.errors import WeightError
@@ -157,11 +156,8 @@ def wire_digest(tensor: Tensor, dtype: str) -> str:
     tensor = tensor.detach()
     if tensor.dtype == TORCH_DTYPES[dtype] and tensor.device.type == "cpu" and tensor.is_contiguous():
         return tensor_digest(_bytes(tensor))
-    hasher = xxhash.xxh3_128()
-    for a, b in _chunks(tensor):
-        part = tensor if tensor.dim() == 0 else tensor[a:b]
-        hasher.update(_bytes(part.to(device="cpu", dtype=TORCH_DTYPES[dtype]).contiguous()))
-    return hasher.hexdigest()
+    slices = (tensor if tensor.dim() == 0 else tensor[a:b] for a, b in _chunks(tensor))
+    return parts_digest(_bytes(part.to(device="cpu", dtype=TORCH_DTYPES[dtype]).contiguous()) for part in slices)
 
 
 def _bytes(tensor: Tensor) -> memoryview:
