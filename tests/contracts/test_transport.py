@@ -1,4 +1,4 @@
-"""What every weight transport must do. The same tests run on each: first the transport alone, then agent and receiver."""
+"""What every weight transport must do. The same tests run on each: the transport alone, then agent and receiver."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_an_unknown_transport_names_the_known_ones(lend: Lend) -> None:
         open_fetch("carrier_pigeon", grant, memoryview(bytearray(1)), soon())
 
 
-# ---- agent and receiver ------------------------------------------------------------------------------------------------
+# ---- agent and receiver ----------------------------------------------------------------------------------------------
 
 
 def parameters(seed: int) -> dict[str, torch.Tensor]:

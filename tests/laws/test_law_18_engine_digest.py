@@ -1,8 +1,8 @@
-"""LAW 18. After each swap, resume and scale-up the engine's own digest equals the manifest's; canary prompts' logprobs agree with
-the trainer within tolerance; "the version moved, the digest did not" is an alarm.
+"""LAW 18. After each swap, resume and scale-up the engine's own digest equals the manifest's; canary prompts' logprobs
+agree with the trainer within tolerance; "the version moved, the digest did not" is an alarm.
 
-Here: the digests. Whatever goes wrong between trainer and engine is detected and the engine is left as it was; clean syncs
-never alarm.
+Here: the digests. Whatever goes wrong between trainer and engine is detected and the engine is left as it was; clean
+syncs never alarm.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_clean_syncs_never_alarm(trainer: Trainer) -> None:
     asyncio.run(body())
 
 
-# ---- in flight ---------------------------------------------------------------------------------------------------------
+# ---- in flight -------------------------------------------------------------------------------------------------------
 
 
 def corrupting(corrupt: list[str], times: int, damage: object) -> type[TcpFetch]:
@@ -142,7 +142,7 @@ def test_bytes_that_stay_broken_are_never_applied(
         trainer.pull(manifest)
 
 
-# ---- in the engine -----------------------------------------------------------------------------------------------------
+# ---- in the engine ---------------------------------------------------------------------------------------------------
 
 
 class DoesNothing(TensorHandover):
@@ -178,7 +178,7 @@ def test_an_engine_that_holds_something_else_is_found_out_and_rolled_back(
 ) -> None:
     payload = trainer.pull(trainer.publish())
     engine = parameters(99)
-    with pytest.raises(WeightError, match="the engine does not hold version .* rolled back"):
+    with pytest.raises(WeightError, match=r"the engine does not hold version .* rolled back"):
         payload.apply(faulty(engine))
     for name, value in parameters(99).items():
         assert torch.equal(engine[name], value)

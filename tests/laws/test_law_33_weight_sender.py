@@ -1,5 +1,5 @@
-"""LAW 33. Ports are bound, then announced: nothing picks a port and binds it later. Children die with their parent; nothing
-outlives a run. Here: the weight sender agent.
+"""LAW 33. Ports are bound, then announced: nothing picks a port and binds it later. Children die with their parent;
+nothing outlives a run. Here: the weight sender agent.
 """
 
 from __future__ import annotations

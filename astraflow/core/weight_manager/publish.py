@@ -16,17 +16,15 @@ reads the half that is overwritten is cut off and restarts on the newest version
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
-
-from torch import Tensor
 
 from astraflow.core.data import Manifest
 from astraflow.core.weight_manager.agent_pipe import AgentProcess, Listening, Publish, Published, Report, Settings
 from astraflow.core.weight_manager.layout import buffer_length
 from astraflow.core.weight_manager.segment import HALVES, DoubleBuffer
-from astraflow.core.weight_manager.tensors import WireBuffer, describe
+from astraflow.core.weight_manager.tensors import NamedTensors, WireBuffer, describe
 from astraflow.errors import WeightError
 
 TIMEOUT_S = 120.0
@@ -64,7 +62,7 @@ class WeightManager:
 
     def initialize(
         self,
-        named_params: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]],
+        named_params: NamedTensors,
         aliases: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         """Lay out the parameters, allocate both halves and start the agent (which is not waited for).
@@ -92,7 +90,7 @@ class WeightManager:
 
     def offload(
         self,
-        named_params: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]],
+        named_params: NamedTensors,
         version: int,
         rank: int = 0,
         world_size: int = 1,

@@ -20,6 +20,8 @@ from astraflow.core.weight_manager.handover import agreed
 from astraflow.core.weight_manager.layout import lay_out, match_names
 from astraflow.errors import WeightError
 
+NamedTensors = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
+"""Parameters by Hugging Face name; pairs, where an order or a generator is at hand."""
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in WIRE_DTYPES}
 WIRE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 CONTAINED_IN: dict[str, tuple[str, ...]] = {
