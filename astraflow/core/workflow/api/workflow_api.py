@@ -1,0 +1,144 @@
+"""What an episode is: the public workflow contract and ours, behind one door (`run_group`).
+
+`RolloutWorkflow` is the public contract: called once per group, it samples all episodes itself and returns padded
+arrays. `EpisodeWorkflow` writes one episode and leaves the group to its base class: deadlines, retries and failures as
+data. A RaaS calls `run_group` on either and gets the same records.
+
+LAW 27: one generation that fails ends that sample, not the run. What an episode raises becomes Failed(reason, detail)
+here, at the border of foreign code; an InvariantError passes, because it must stop the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from abc import ABC, abstractmethod
+from time import perf_counter
+from typing import Any
+
+from astraflow.core.data import Failed, GenerationHyperparameters, StopReason, Trajectory
+from astraflow.core.data.trajectory import Episode, EpisodeResult, GroupResult, Row
+from astraflow.core.workflow.api.engine_api import InferenceEngine
+from astraflow.core.workflow.api.group import EpisodeTask, GroupPolicy, GroupTask, Wait
+from astraflow.core.workflow.api.padded import StopLog, concat_padded_tensors, episodes_of, pad_episodes
+from astraflow.errors import DataError, EngineError, InvariantError, WireError
+
+__all__ = [
+    "EpisodeTask",
+    "EpisodeWorkflow",
+    "GroupPolicy",
+    "GroupTask",
+    "RolloutWorkflow",
+    "Wait",
+    "concat_padded_tensors",
+]
+
+TRACEBACK_FRAMES = 4
+"""Innermost frames that a failure keeps."""
+
+
+class RolloutWorkflow(ABC):
+    """The public contract. `__init__` names those of (reward_fn, gconfig, tokenizer) that it wants and its keywords."""
+
+    @abstractmethod
+    async def arun_episode(self, engine: InferenceEngine, data: Row) -> dict[str, Any] | None:
+        """Sample gconfig.n_samples episodes of `data`.
+
+        Returns right-padded arrays: input_ids int32 [n, L], loss_mask int32, logprobs float32, versions int32,
+        attention_mask bool, rewards float32 [n], optionally model_ids and begin_of_trajectory [n]; or None to reject.
+        """
+
+    async def run_group(self, engine: InferenceEngine, group: GroupTask) -> GroupResult | None:
+        """Run one occurrence and return checked records; None where the workflow rejected it."""
+        start = perf_counter()
+        try:
+            async with asyncio.timeout(group.policy.episode_timeout_s), engine.managed_session() as session:
+                stops = StopLog(session)
+                padded = await self.arun_episode(stops, group.data)
+            if padded is None:
+                return None
+            episodes = episodes_of(padded, group, stops)
+        except InvariantError:
+            raise
+        except Exception as error:  # the border of a foreign workflow: LAW 27
+            episodes = (failure(error, group.policy),) * group.n_samples
+        return GroupResult(group_id=group.group_id, episodes=episodes, timing={"episodes_s": perf_counter() - start})
+
+
+class EpisodeWorkflow(RolloutWorkflow):
+    """A workflow that writes one episode; its base class makes the group of it."""
+
+    gconfig: GenerationHyperparameters
+
+    def __init__(self, gconfig: GenerationHyperparameters) -> None:
+        self.gconfig = gconfig
+
+    @abstractmethod
+    async def run(self, engine: InferenceEngine, task: EpisodeTask) -> Trajectory | list[Trajectory]:
+        """Run one sample. Several trajectories (branches, agents) share the task's sample_id."""
+
+    def prepare(self, data: Row) -> Any:
+        """What all samples of a group share, made once (the encoded prompt); arrives as `task.shared`."""
+        return None
+
+    async def run_group(self, engine: InferenceEngine, group: GroupTask) -> GroupResult:
+        start = perf_counter()
+        try:
+            shared = self.prepare(group.data)
+        except InvariantError:
+            raise
+        except Exception as error:  # the border of a foreign workflow: LAW 27
+            lost = (failure(error, group.policy),) * group.n_samples
+            return GroupResult(group_id=group.group_id, episodes=lost)
+        async with engine.managed_session() as session:
+            tasks = [EpisodeTask.of(group, index, self.gconfig, shared) for index in range(group.n_samples)]
+            episodes = await asyncio.gather(*(self._episode(session, task, group.policy) for task in tasks))
+        timing = {"episodes_s": perf_counter() - start}
+        return GroupResult(group_id=group.group_id, episodes=tuple(episodes), timing=timing)
+
+    async def arun_episode(self, engine: InferenceEngine, data: Row) -> dict[str, Any] | None:
+        """The public contract, for callers that know only it."""
+        group = GroupTask(task_id=str(data.get("task_id", "")), group_id=0, data=data, n_samples=self.gconfig.n_samples)
+        return pad_episodes((await self.run_group(engine, group)).episodes)
+
+    async def _episode(self, engine: InferenceEngine, task: EpisodeTask, policy: GroupPolicy) -> EpisodeResult:
+        result: EpisodeResult = Failed("cut")
+        for _ in range(policy.max_retries + 1):
+            try:
+                async with asyncio.timeout(policy.episode_timeout_s):
+                    trajectories = await self.run(engine, task)
+                result = _checked(trajectories, task)
+            except InvariantError:
+                raise
+            except Exception as error:  # the border of a foreign workflow: LAW 27
+                result = failure(error, policy)
+            if isinstance(result, Episode):
+                break
+        return result
+
+
+def failure(error: Exception, policy: GroupPolicy) -> Failed:
+    """Attribute what an episode raised: timeout, engine or crash, with the innermost frames for people."""
+    if isinstance(error, TimeoutError):
+        return Failed("timeout", str(error) or f"the episode ran longer than {policy.episode_timeout_s:g} s")
+    if isinstance(error, EngineError | WireError):
+        return Failed("engine", f"{type(error).__name__}: {error}")
+    return Failed("crash", brief_traceback(error))
+
+
+def brief_traceback(error: BaseException) -> str:
+    """The exception and its innermost frames, the exception first so that a cut text still names it."""
+    frames = traceback.format_tb(error.__traceback__)[-TRACEBACK_FRAMES:]
+    return "".join([f"{type(error).__name__}: {error}\n", *frames]).rstrip()
+
+
+def _checked(result: Trajectory | list[Trajectory], task: EpisodeTask) -> EpisodeResult:
+    trajectories = tuple(result) if isinstance(result, list | tuple) else (result,)
+    if not trajectories:
+        raise DataError(f"the workflow returned no trajectory for sample {task.sample_id} of task {task.task_id}")
+    for trajectory in trajectories:
+        if trajectory.check().sample_id != task.sample_id:
+            raise DataError(f"a trajectory of sample {task.sample_id} says it is of sample {trajectory.sample_id}")
+    if any(trajectory.stop is StopReason.ABORT for trajectory in trajectories):
+        return Failed("cut", "the generation was aborted")
+    return Episode(trajectories=trajectories)

@@ -1,0 +1,55 @@
+"""What a reward function returns or raises becomes a Reward: said once, for workers and for calls in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import traceback
+from typing import Any
+
+from astraflow.core.data import Invalid, Reward, Value
+from astraflow.core.workflow.reward.messages import Call
+from astraflow.core.workflow.reward.shipping import RewardFunction
+
+TRACEBACK_LINES = 20
+"""Lines of a crash's traceback that are kept, the innermost."""
+
+
+def evaluate(function: RewardFunction, call: Call) -> Reward:
+    """Call the function; a coroutine is run to its end."""
+    try:
+        result = _call(function, call)
+        return to_reward(asyncio.run(result) if inspect.iscoroutine(result) else result)
+    except Exception as error:  # the border of a foreign function: LAW 27
+        return crash(error)
+
+
+async def evaluate_here(function: RewardFunction, call: Call) -> Reward:
+    """`evaluate` within a running event loop."""
+    try:
+        result = _call(function, call)
+        return to_reward(await result if inspect.isawaitable(result) else result)
+    except Exception as error:  # the border of a foreign function: LAW 27
+        return crash(error)
+
+
+def to_reward(result: Any) -> Reward:
+    """Take Value, Invalid and real numbers (Python's, numpy's, torch scalars); TypeError for anything else."""
+    if isinstance(result, Invalid):
+        return result
+    if isinstance(result, Value):
+        return result if math.isfinite(result.value) else Invalid("nan")
+    if not hasattr(result, "__float__"):
+        raise TypeError(f"a reward function returns a float or a Reward, got {type(result).__name__} {result!r:.80}")
+    value = float(result)
+    return Value(value) if math.isfinite(value) else Invalid("nan")
+
+
+def crash(error: BaseException) -> Invalid:
+    lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
+    return Invalid("crash", "\n".join(lines[-TRACEBACK_LINES:]))
+
+
+def _call(function: RewardFunction, call: Call) -> Any:
+    return function(call.prompt, call.completions, call.prompt_ids, call.completion_ids, **call.row)
