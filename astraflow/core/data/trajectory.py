@@ -70,6 +70,9 @@ class Invalid(msgspec.Struct, frozen=True, tag="invalid"):
     """No reward could be given (gold unparsable, crash, timeout): the sample leaves statistics and loss, counted."""
 
     reason: str
+    """One word for counting: crash, timeout, nan, gold."""
+    detail: str = ""
+    """The last lines of the traceback where a reward function crashed, for people."""
 
 
 Reward = Value | Invalid
