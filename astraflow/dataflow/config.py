@@ -54,7 +54,7 @@ class BufferConfig(Section):
     """Control experiment: permute rewards inside each group, so that nothing can be learnt."""
     stale_policy: Literal["drop", "mask"] = "drop"
     """A group with a token older than the bound: drop it, or mask its old tokens out of the loss."""
-    rollout_wait: "WaitConfig | None" = None
+    rollout_wait: WaitConfig | None = None
     """Artificial wait after a group's generation, for measuring asynchrony."""
 
 
@@ -87,6 +87,8 @@ class DataflowConfig(Section):
     eval: EvalConfig = EvalConfig()
     episode_timeout_s: float = Field(default=120.0, gt=0)
     """An episode that runs longer ends as failed(timeout)."""
+    barrier_timeout_s: float = Field(default=600.0, gt=0)
+    """Several models: longest that a step's announcement waits for the other models' before it goes on without them."""
     max_failure_streak: int = Field(default=200, ge=1)
     """So many samples in a row without one valid reward stop the run with the first traceback."""
 

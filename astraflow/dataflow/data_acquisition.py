@@ -1,0 +1,213 @@
+"""From the dataset to finished groups: occurrences are issued, leased to RaaS and closed.
+
+    assign    called by the dispatch loop; produces orders for the links
+              waits for nothing; worth calling again when: a group ended, a version was announced or proved, a RaaS
+              joined or left, an evaluation ended (all of these set the service's `wake`)
+    results   called by the links' pull loops; consumes finished tasks → ledger → curation → serving
+
+A RaaS that still serves an older version gets work only on places which that version can fill in time (see staleness).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from astraflow.core.data import Group
+from astraflow.core.data.trajectory import EpisodeResult, GroupResult, Row
+from astraflow.core.protocol import messages as m
+from astraflow.dataflow.books import Books
+from astraflow.dataflow.curation import Curator, Occurrence, Outcome
+from astraflow.dataflow.data_serving import DataServing
+from astraflow.dataflow.ledger import Curate, DropReason, Expire, Finish, Issue, Lease, LoseLeases, State
+from astraflow.dataflow.policies import Policies
+from astraflow.dataflow.raas_link import Order
+from astraflow.dataflow.raas_pool import Instance, RaaSPool
+from astraflow.dataflow.statistics import RolloutStatistics
+from astraflow.dataflow.trajectory_log import TrajectoryLog
+from astraflow.errors import DataError
+
+log = logging.getLogger(__name__)
+
+WORKFLOW_ID = "default"
+"""The training workflow's id at every RaaS."""
+
+
+class DatasetCursor:
+    """An endless, seeded order over a dataset's rows; each epoch is its own permutation: a position is two numbers."""
+
+    def __init__(self, rows: int, seed: int) -> None:
+        if rows < 1:
+            raise DataError("the rollout dataset has no rows")
+        self.epoch = 0
+        self.position = 0
+        self._rows = rows
+        self._seed = seed
+        self._order = self._permutation()
+
+    def next(self) -> tuple[int, int]:
+        """(prompt_id, epoch) of the next occurrence."""
+        if self.position == self._rows:
+            self.epoch, self.position = self.epoch + 1, 0
+            self._order = self._permutation()
+        prompt_id = int(self._order[self.position])
+        self.position += 1
+        return prompt_id, self.epoch
+
+    def _permutation(self) -> np.ndarray:
+        return np.random.default_rng([self._seed, self.epoch]).permutation(self._rows)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Where finished groups go: curation, then serving, with statistics and samples on the way."""
+
+    curator: Curator
+    serving: DataServing
+    statistics: RolloutStatistics
+    trajectories: TrajectoryLog
+    observe: Callable[[Iterable[EpisodeResult]], None]
+    """Sees every finished episode (LAW 27)."""
+
+
+class DataAcquisition:
+    """Keeps the RaaS busy with as many groups as admission allows."""
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        seed: int,
+        books: Books,
+        pool: RaaSPool,
+        policies: Policies,
+        flow: Flow,
+        *,
+        lease_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        """rows: the rollout dataset. lease_s: seconds after which a lease without a result is lost."""
+        self.paused = False
+        """No new work (an exclusive evaluation, draining)."""
+        self.cursor = DatasetCursor(len(rows), seed)
+        self._rows = rows
+        self._books = books
+        self._pool = pool
+        self._policies = policies
+        self._flow = flow
+        self._lease_s = lease_s
+        self._clock = clock
+
+    # ---- out -------------------------------------------------------------------------------------------------------
+
+    def assign(self) -> list[Order]:
+        """Lease what may start now, lost leases first, to the RaaS with the most free room."""
+        if self.paused or not self._policies.started:
+            return []
+        queued = self._books.ledger.counters.states[State.QUEUED]
+        serving = self._pool.serving
+        allowed = {i.key: self._allowed(i, queued) for i in serving}
+        room = {i.key: min(i.available, allowed[i.key]) for i in serving}
+        # what is queued counts as running already
+        most = self._books.capacity(self._pool.max_concurrency) + queued
+        shares = fit(self._pool.share_out(room, max(0, most)), allowed)
+        for _ in range(sum(shares.values()) - queued):
+            prompt_id, epoch = self.cursor.next()
+            self._books.record(Issue(prompt_id, epoch))
+        return [self._lease(key, groups) for key, groups in shares.items() if groups]
+
+    def expire(self) -> None:
+        """Requeue what no RaaS answered in time."""
+        moved = self._books.record(Expire(self._clock()))
+        if moved:
+            log.warning("%d leases are over their deadline and back in the queue", len(moved))
+
+    def _allowed(self, instance: Instance, queued: int) -> int:
+        steps = {model_id: published.step for model_id, published in instance.verified.items()}
+        return self._books.capacity(self._pool.max_concurrency, steps) + queued
+
+    def _lease(self, key: str, groups: int) -> Order:
+        group_ids = self._books.ledger.queued(groups)
+        self._books.record(Lease(tuple(group_ids), key, self._clock() + self._lease_s))
+        return Order(key, WORKFLOW_ID, tuple(self._task(group_id) for group_id in group_ids))
+
+    def _task(self, group_id: int) -> m.Task:
+        entry = self._books.ledger.get(group_id)
+        assert entry is not None
+        row = self._rows[entry.prompt_id]
+        return m.Task(task_id=f"{row['task_id']}#{group_id}", group_id=group_id, data=row)
+
+    # ---- back ------------------------------------------------------------------------------------------------------
+
+    def results(self, key: str, items: list[m.PulledItem]) -> None:
+        """Close the occurrences that ended at an instance; results without a lease are ignored and counted."""
+        for item in items:
+            group_id = _group_id(item.task_id)
+            entry = self._books.ledger.get(group_id)
+            if entry is None or entry.owner != key:
+                self._books.record(Finish(group_id, key, (), DropReason.REJECTED))
+                continue
+            row = self._rows[entry.prompt_id]
+            occurrence = Occurrence(group_id, entry.prompt_id, str(row["task_id"]), entry.epoch)
+            seconds = self._clock() - (entry.deadline - self._lease_s)
+            outcomes, drop = self._curate(occurrence, item.result, seconds)
+            self._close(occurrence, key, outcomes, drop)
+
+    def returned(self, key: str, task_ids: list[str]) -> None:
+        self._books.record(LoseLeases(key, tuple(_group_id(task_id) for task_id in task_ids)))
+
+    def lost(self, key: str) -> None:
+        self._books.record(LoseLeases(key))
+
+    def expects(self, key: str) -> bool:
+        return True  # the poll is the sign of life too
+
+    def _curate(
+        self, occurrence: Occurrence, result: GroupResult | None, seconds: float
+    ) -> tuple[list[Outcome], DropReason | None]:
+        if result is None:
+            return [], DropReason.REJECTED
+        try:
+            outcomes = self._flow.curator.close(occurrence, result)
+        except DataError as error:
+            log.error("task %s: %s; dropped as invalid", occurrence.task_id, error)
+            return [], DropReason.INVALID
+        self._flow.statistics.finished(result, seconds)
+        self._flow.observe(result.episodes)
+        return outcomes, None if outcomes else DropReason.FAILED
+
+    def _close(self, occurrence: Occurrence, key: str, outcomes: list[Outcome], drop: DropReason | None) -> None:
+        moves = self._books.record(Finish(occurrence.group_id, key, tuple(o.key for o in outcomes), drop))
+        group_ids = [moved.group_id for moved in moves if moved.after is State.DONE]
+        for group_id, outcome in zip(group_ids, outcomes, strict=True):
+            group = _numbered(outcome.group, group_id)
+            self._books.record(Curate(group_id, outcome.drop))
+            if outcome.drop is None:
+                self._flow.serving.add(group)
+            else:
+                self._flow.trajectories.dropped(group, outcome.drop)
+
+
+def fit(shares: dict[str, int], allowed: dict[str, int]) -> dict[str, int]:
+    """Trim shares so that those allowed at most a groups get a places in all, for every a.
+
+    Places are given to the strictest first: an older version may fill the first places only.
+    """
+    given = 0
+    fitted: dict[str, int] = {}
+    for key in sorted(shares, key=lambda key: allowed[key]):
+        fitted[key] = max(0, min(shares[key], allowed[key] - given))
+        given += fitted[key]
+    return fitted
+
+
+def _group_id(task_id: str) -> int:
+    number = task_id.rpartition("#")[2]
+    return int(number) if number.isascii() and number.isdigit() else -1
+
+
+def _numbered(group: Group, group_id: int) -> Group:
+    return group if group.group_id == group_id else msgspec.structs.replace(group, group_id=group_id)

@@ -1,0 +1,397 @@
+"""Evaluation rounds: datasets scored at a pinned version.
+
+A round holds its versions: while it runs, RaaS pull these and no newer ones, and a sample with a token of another
+version is sampled again. `EvalRound` and the scores are plain state; `Evaluation` is the shell that the dispatch loop
+and the links call.
+
+    run      waits for `changed`, unblocked by results; its deadline is eval.timeout_s
+    assign   called by the dispatch loop: tasks for instances that serve the pinned versions
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from astraflow.core.data import Failed, Trajectory, Value
+from astraflow.core.data.trajectory import EpisodeResult, GroupResult, Row
+from astraflow.core.protocol import messages as m
+from astraflow.dataflow.policies import Published
+from astraflow.dataflow.raas_link import Order
+from astraflow.dataflow.raas_pool import RaaSPool
+from astraflow.dataflow.waiting import Pulse, Waits
+from astraflow.errors import AstraFlowError, DataError
+
+log = logging.getLogger(__name__)
+
+CORRECT = 1 - 1e-6
+"""A sample whose reward is at least this is right."""
+
+FIRST_GROUP_ID = 1 << 40
+"""Evaluation's group ids start here: sample ids stay unique in the run."""
+
+RESAMPLES = 2000
+"""Of the cluster bootstrap."""
+
+CONCURRENT_SHARE = 0.5
+"""Part of each instance that a concurrent round may take."""
+
+
+@dataclass(frozen=True)
+class EvalSet:
+    """A dataset and how it is scored."""
+
+    name: str
+    workflow_id: str
+    rows: Sequence[Row]
+    n_samples: int
+    """Samples of one occurrence."""
+    repeat: int = 1
+    """Occurrences of a row."""
+    greedy: bool = True
+    """Also one greedy sample a row."""
+
+
+@dataclass(frozen=True)
+class EvalTask:
+    """One occurrence of a round."""
+
+    dataset: str
+    workflow_id: str
+    row: int
+    greedy: bool
+    task: m.Task
+
+
+@dataclass
+class PromptScores:
+    """What the samples of one row scored."""
+
+    rewards: list[float] = field(default_factory=list)
+    """Of the samples that have one."""
+    invalid: int = 0
+    greedy: float | None = None
+    """Reward of the greedy sample; 0 where it has none."""
+
+    @property
+    def correct(self) -> int:
+        return sum(reward >= CORRECT for reward in self.rewards)
+
+    @property
+    def samples(self) -> int:
+        return len(self.rewards) + self.invalid
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Chance that one of min(k, n) samples drawn from n, c of them right, is right (Chen et al. 2021, eq. 1)."""
+    k = min(k, n)
+    return 0.0 if k < 1 else 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def cluster_bootstrap(means: np.ndarray, seed: int, resamples: int = RESAMPLES) -> tuple[float, float]:
+    """95% interval of the mean of per-prompt means [P], prompts drawn with replacement."""
+    drawn = np.random.default_rng(seed).integers(0, len(means), (resamples, len(means)))
+    low, high = np.percentile(means[drawn].mean(axis=1), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def score_dataset(eval_set: EvalSet, prompts: Sequence[PromptScores], seed: int) -> m.EvalDatasetResult:
+    """Reduce a round's samples of one dataset. Samples without a reward count as wrong; shares are percent."""
+    k = eval_set.n_samples * eval_set.repeat
+    means = np.array([p.correct / p.samples if p.samples else 0.0 for p in prompts])
+    rewards = [reward for p in prompts for reward in p.rewards]
+    low, high = cluster_bootstrap(means, seed)
+    greedy = [p.greedy for p in prompts if p.greedy is not None]
+    return m.EvalDatasetResult(
+        avg_at_k=100 * float(means.mean()),
+        pass_at_k=100 * float(np.mean([pass_at_k(p.samples, p.correct, k) for p in prompts])),
+        mean_reward=float(np.mean(rewards)) if rewards else 0.0,
+        correct=sum(p.correct for p in prompts),
+        total=len(prompts),
+        sample_count=sum(p.samples for p in prompts),
+        k=k,
+        avg_at_k_interval=(100 * low, 100 * high),
+        greedy=100 * sum(reward >= CORRECT for reward in greedy) / len(greedy) if greedy else None,
+        invalid=sum(p.invalid for p in prompts),
+    )
+
+
+class EvalRound:
+    """Every task of a round is pending, leased or done; each is scored once."""
+
+    def __init__(self, number: int, versions: Mapping[str, int], sets: Sequence[EvalSet], first_group_id: int) -> None:
+        self.versions = dict(versions)
+        self._sets = sets
+        self._scores = {s.name: [PromptScores() for _ in s.rows] for s in sets}
+        tasks = list(_tasks(number, sets, first_group_id))
+        self.total = len(tasks)
+        self.done = 0
+        self._pending = deque(tasks)
+        self._leased: dict[str, dict[str, EvalTask]] = {}
+
+    @property
+    def finished(self) -> bool:
+        return self.done == self.total
+
+    @property
+    def pending(self) -> int:
+        return len(self._pending)
+
+    def leased(self, owner: str) -> list[str]:
+        """Task ids that an owner works on."""
+        return list(self._leased.get(owner, ()))
+
+    @property
+    def owners(self) -> dict[str, int]:
+        """owner → tasks it works on."""
+        return {owner: len(held) for owner, held in self._leased.items() if held}
+
+    def lease(self, owner: str, workflow_id: str, most: int) -> list[EvalTask]:
+        """Give out up to `most` tasks of one workflow, those at the head of the queue."""
+        taken: list[EvalTask] = []
+        while self._pending and len(taken) < most and self._pending[0].workflow_id == workflow_id:
+            taken.append(self._pending.popleft())
+        self._leased.setdefault(owner, {}).update((t.task.task_id, t) for t in taken)
+        return taken
+
+    @property
+    def next_workflow(self) -> str | None:
+        """Workflow of the task at the head of the queue."""
+        return self._pending[0].workflow_id if self._pending else None
+
+    def give_back(self, owner: str, task_ids: Iterable[str]) -> int:
+        """Leases are lost: the tasks are pending again; returns how many."""
+        held = self._leased.get(owner, {})
+        lost = [held.pop(task_id) for task_id in list(task_ids) if task_id in held]
+        self._pending.extendleft(reversed(lost))
+        return len(lost)
+
+    def finish(self, owner: str, task_id: str, result: GroupResult | None) -> bool:
+        """Score a leased task; False, and nothing scored, for somebody else's or a second result."""
+        task = self._leased.get(owner, {}).pop(task_id, None)
+        if task is None:
+            return False
+        if result is not None and not self._pinned(result):
+            log.warning("evaluation task %s was sampled by another version: it is sampled again", task_id)
+            self._pending.append(task)
+            return True
+        self.done += 1
+        self._score(self._scores[task.dataset][task.row], task, result)
+        return True
+
+    def results(self, seed: int) -> m.EvalResults:
+        """Scores of all datasets; the overall figures are means over datasets."""
+        datasets = {s.name: score_dataset(s, self._scores[s.name], seed) for s in self._sets}
+        return m.EvalResults(
+            datasets=datasets,
+            overall_avg_at_k=float(np.mean([d.avg_at_k for d in datasets.values()])),
+            overall_pass_at_k=float(np.mean([d.pass_at_k for d in datasets.values()])),
+            version=max(self.versions.values(), default=0),
+        )
+
+    def _pinned(self, result: GroupResult) -> bool:
+        return all(
+            (turn.versions[turn.mask.astype(bool)] == self.versions.get(t.model_id, -1)).all()
+            for t in _trajectories(result.episodes)
+            for turn in t.turns
+        )
+
+    def _score(self, scores: PromptScores, task: EvalTask, result: GroupResult | None) -> None:
+        rewards = [_reward(episode) for episode in (result.episodes if result is not None else ())]
+        if task.greedy:
+            scores.greedy = (rewards[0] if rewards else None) or 0.0
+            return
+        valid = [reward for reward in rewards if reward is not None]
+        scores.rewards += valid
+        # a rejected occurrence, and episodes that never came back, are wrong too
+        scores.invalid += max((task.task.n_samples or 1) - len(valid), 0)
+
+
+def _tasks(number: int, sets: Sequence[EvalSet], group_id: int) -> Iterable[EvalTask]:
+    for s in sets:
+        for index, row in enumerate(s.rows):
+            for greedy in [False] * s.repeat + [True] * s.greedy:
+                task = m.Task(
+                    task_id=f"eval-{number}/{s.name}/{row.get('task_id', index)}#{group_id}",
+                    group_id=group_id,
+                    data=row,
+                    n_samples=1 if greedy else s.n_samples,
+                    greedy=greedy,
+                )
+                yield EvalTask(s.name, s.workflow_id, index, greedy, task)
+                group_id += 1
+
+
+def _trajectories(episodes: Iterable[EpisodeResult]) -> Iterable[Trajectory]:
+    for episode in episodes:
+        if not isinstance(episode, Failed):
+            yield from episode.trajectories
+
+
+def _reward(episode: EpisodeResult) -> float | None:
+    """The episode's reward: that of its last trajectory that has one."""
+    values = [t.reward.value for t in _trajectories([episode]) if isinstance(t.reward, Value)]
+    return values[-1] if values else None
+
+
+class Evaluation:
+    """Runs rounds, one at a time. `observe` sees all finished episodes (LAW 27); `cancel` stops what a deadline cut."""
+
+    def __init__(
+        self,
+        sets: Sequence[EvalSet],
+        pool: RaaSPool,
+        waits: Waits,
+        *,
+        exclusive: bool,
+        timeout_s: float,
+        seed: int,
+        wake: asyncio.Event,
+        versions_changed: Callable[[], None],
+        observe: Callable[[Iterable[EpisodeResult]], None],
+        cancel: Callable[[str, list[str]], None],
+    ) -> None:
+        self.exclusive = exclusive
+        self.last: m.EvalResults | None = None
+        self._sets = sets
+        self._pool = pool
+        self._waits = waits
+        self._timeout_s = timeout_s
+        self._seed = seed
+        self._wake = wake
+        self._versions_changed = versions_changed
+        self._observe = observe
+        self._cancel = cancel
+        self._round: EvalRound | None = None
+        self._rounds = 0
+        self._next_group_id = FIRST_GROUP_ID
+        self._lock = asyncio.Lock()
+        self._changed = Pulse()
+        self._failure: AstraFlowError | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._round is not None
+
+    @property
+    def progress(self) -> dict[str, int] | None:
+        """{done, total, version} of the running round."""
+        r = self._round
+        return None if r is None else {"done": r.done, "total": r.total, "version": max(r.versions.values())}
+
+    async def run(self, versions: Sequence[Published]) -> m.EvalResults | None:
+        """Score these versions; None where there are no datasets. DeadlineError after the round's timeout.
+
+        Asked again for the version that was scored last, it answers with that round's results.
+        """
+        if not self._sets:
+            return None
+        who = "evaluation of " + ", ".join(f"{p.model_id} version {p.version}" for p in versions)
+        numbers = {p.model_id: p.version for p in versions}
+        async with self._lock:
+            if self.last is not None and self.last.version == max(numbers.values()):
+                return self.last
+            self._rounds += 1
+            self._round = EvalRound(self._rounds, numbers, self._sets, self._next_group_id)
+            self._next_group_id += self._round.total
+            self._pool.pin(versions)
+            self._versions_changed()
+            self._wake.set()
+            try:
+                await self._waits.until(who, self._waits_on, self._timeout_s, self._finished(self._round))
+                self.last = self._round.results(self._seed)
+            finally:
+                self._close(self._round)
+            return self.last
+
+    def fail(self, error: AstraFlowError) -> None:
+        """The run is over: whoever waits for a round is told."""
+        self._failure = error
+        self._changed.set()
+
+    def assign(self) -> list[Order]:
+        """Tasks for instances that serve the pinned versions, by free room."""
+        r = self._round
+        if r is None:
+            return []
+        room = {
+            i.key: self._room(i.available, i.max_concurrency, len(r.leased(i.key)))
+            for i in self._pool.serving
+            if all(i.verified[model_id].version == version for model_id, version in r.versions.items())
+        }
+        orders = []
+        for key, share in self._pool.share_out(room, r.pending).items():
+            while share > 0 and (workflow_id := r.next_workflow) is not None:
+                tasks = r.lease(key, workflow_id, share)
+                share -= len(tasks)
+                self._pool.take(key, len(tasks))
+                version = next(iter(r.versions.values())) if len(r.versions) == 1 else None
+                orders.append(Order(key, workflow_id, tuple(t.task for t in tasks), "eval", version))
+        return orders
+
+    def results(self, key: str, items: list[m.PulledItem]) -> None:
+        """Score what came back; the results of an earlier round are ignored."""
+        r = self._round
+        if r is None:
+            return
+        for item in items:
+            result = _checked(item)
+            if r.finish(key, item.task_id, result):
+                self._pool.release(key, 1)
+                if result is not None:
+                    self._observe(result.episodes)
+        if r.finished:
+            self._changed.set()
+
+    def returned(self, key: str, task_ids: list[str]) -> None:
+        if self._round is not None:
+            self._pool.release(key, self._round.give_back(key, task_ids))
+
+    def lost(self, key: str) -> None:
+        if self._round is not None:
+            self.returned(key, self._round.leased(key))
+
+    def expects(self, key: str) -> bool:
+        return self._round is not None and bool(self._round.leased(key))
+
+    def _room(self, available: int, max_concurrency: int, leased: int) -> int:
+        if self.exclusive:
+            return available
+        return min(available, max(1, int(max_concurrency * CONCURRENT_SHARE)) - leased)
+
+    async def _finished(self, r: EvalRound) -> None:
+        while not r.finished:
+            if self._failure is not None:
+                raise self._failure
+            await self._changed.wait()
+
+    def _waits_on(self) -> str:
+        r = self._round
+        if r is None:
+            return "nothing"
+        working = ", ".join(f"{owner} ({n})" for owner, n in r.owners.items()) or "no RaaS serves the pinned version"
+        return f"{r.total - r.done} of {r.total} evaluation tasks; working on them: {working}"
+
+    def _close(self, r: EvalRound) -> None:
+        for owner in r.owners:
+            task_ids = r.leased(owner)
+            self._cancel(owner, task_ids)
+            self._pool.release(owner, r.give_back(owner, task_ids))
+        self._round = None
+        self._pool.unpin()
+        self._versions_changed()
+        self._wake.set()
+
+
+def _checked(item: m.PulledItem) -> GroupResult | None:
+    try:
+        return item.result.check() if item.result is not None else None
+    except DataError as error:
+        log.error("evaluation task %s: %s; its samples count as wrong", item.task_id, error)
+        return None

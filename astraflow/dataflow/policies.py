@@ -1,0 +1,154 @@
+"""The policies of a run: who trains each, which versions it published, and at which step it stands.
+
+A request that contradicts what is known is refused before anything changes. Numbers never repeat (invariant 5): a
+version is announced once, with one digest; the same announcement again is a retry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from astraflow.core.data import Manifest
+from astraflow.core.protocol.messages import NotifyVersionRequest, ReadyRequest
+from astraflow.dataflow.staleness import VersionSteps
+from astraflow.errors import CallerError, ConflictError
+
+
+class Published(msgspec.Struct, frozen=True):
+    """A version that RaaS can pull."""
+
+    model_id: str
+    version: int
+    step: int
+    """The training step that made it."""
+    sender_endpoint: str
+    manifest: Manifest
+
+
+@dataclass
+class Policy:
+    """One model of the run."""
+
+    model_id: str
+    n_samples: int
+    """Samples of a group."""
+    batch_groups: int = 0
+    """B, groups of a step; 0 before its trainer is ready."""
+    steps: VersionSteps = field(default_factory=VersionSteps)
+    current: Published | None = None
+    ready: ReadyRequest | None = None
+
+    @property
+    def step(self) -> int:
+        """v, the last trained step."""
+        if self.current is not None:
+            return self.current.step
+        return (self.ready.recovered_step or 0) if self.ready else 0
+
+    @property
+    def version(self) -> int:
+        """The newest version; -1 before the first."""
+        return self.current.version if self.current else -1
+
+
+class Policies:
+    """The models that the run's configuration names. No other can register."""
+
+    def __init__(self, n_samples: Mapping[str, int]) -> None:
+        self._policies = {model_id: Policy(model_id, n) for model_id, n in n_samples.items()}
+
+    @property
+    def all(self) -> list[Policy]:
+        return list(self._policies.values())
+
+    def get(self, model_id: str) -> Policy:
+        """The policy of that name; ConflictError lists the known ones."""
+        policy = self._policies.get(model_id)
+        if policy is None:
+            raise ConflictError(f"unknown model_id '{model_id}'; known: {', '.join(sorted(self._policies))}")
+        return policy
+
+    def trained(self, model_id: str) -> Policy:
+        """The policy of that name, whose trainer is ready; ConflictError otherwise."""
+        policy = self.get(model_id)
+        if policy.ready is None:
+            raise ConflictError(f"no trainer of '{model_id}' has called /ready")
+        return policy
+
+    @property
+    def started(self) -> bool:
+        """Every policy has a version that can be rolled out."""
+        return all(policy.current is not None for policy in self._policies.values())
+
+    def make_ready(self, request: ReadyRequest) -> int:
+        """Register a trainer; returns the number of the next version it will publish.
+
+        ConflictError where another trainer of that model is registered; CallerError for a batch size that groups do not
+        divide or a manifest that does not belong.
+        """
+        policy = self.get(request.model_id)
+        if policy.ready is not None and policy.ready != request:
+            raise ConflictError(f"another trainer of '{request.model_id}' is registered; nothing was changed")
+        if request.train_batch_size < 1 or request.train_batch_size % policy.n_samples:
+            raise CallerError(
+                f"train_batch_size {request.train_batch_size} is not a multiple of n_samples {policy.n_samples}"
+            )
+        recovering = request.recovered_step is not None
+        if recovering == (request.manifest is not None):
+            raise CallerError("a fresh trainer gives the manifest of version 0, a recovered one a step and no manifest")
+        if request.manifest is not None:
+            _fits(request.manifest, request.model_id, 0)
+        if request.recovered_version < 0 or (request.recovered_step or 0) < 0:
+            raise CallerError("recovered_version and recovered_step cannot be negative")
+        policy.ready = request
+        policy.batch_groups = request.train_batch_size // policy.n_samples
+        return max(request.recovered_version, policy.version, 0) + 1
+
+    def announce(self, request: NotifyVersionRequest, *, served: bool) -> Published | None:
+        """Make a version current; None where it is current already (a retry).
+
+        served: a batch waits for acknowledgement. ConflictError where number, step or digest contradict what is known;
+        CallerError without a manifest.
+        """
+        policy = self.trained(request.model_id)
+        manifest = request.manifest
+        if manifest is None and request.version == 0 and policy.ready is not None:
+            manifest = policy.ready.manifest
+        current = policy.current
+        if current is not None and request.version == current.version:
+            if request.step != current.step or (manifest and manifest.digest != current.manifest.digest):
+                raise ConflictError(
+                    f"version {request.version} of '{request.model_id}' was announced with another step or digest"
+                )
+            return None
+        self._follows(policy, request, served)
+        if manifest is None:
+            raise CallerError(f"version {request.version} of '{request.model_id}' has no manifest")
+        _fits(manifest, request.model_id, request.version)
+        assert policy.ready is not None
+        policy.current = Published(
+            request.model_id, request.version, request.step, policy.ready.sender_endpoint, manifest
+        )
+        policy.steps.publish(request.version, request.step)
+        return policy.current
+
+    def _follows(self, policy: Policy, request: NotifyVersionRequest, served: bool) -> None:
+        name = f"'{policy.model_id}'"
+        if request.version <= policy.version:
+            raise ConflictError(f"version {request.version} of {name} goes back: {policy.version} is current")
+        if request.step not in (policy.step, policy.step + 1):
+            raise ConflictError(f"step {request.step} of {name} does not follow step {policy.step}")
+        if request.step == policy.step + 1 and not served:
+            raise ConflictError(f"step {request.step} of {name} was trained on no batch: none is served")
+
+
+def _fits(manifest: Manifest, model_id: str, version: int) -> None:
+    if (manifest.model_id, manifest.version) != (model_id, version):
+        raise CallerError(
+            f"the manifest is of version {manifest.version} of '{manifest.model_id}', "
+            f"expected {version} of '{model_id}'"
+        )
+    manifest.check()

@@ -1,0 +1,334 @@
+"""The live RaaS: who serves which verified version, who has room, who is gone.
+
+Invariant 5, provenance: work goes only to an instance whose own digest of its version equals the manifest's. An
+instance on an older verified version may keep working while it pulls (admission decides how far behind, by step).
+
+Every registration has a key of its own ("uid#3"). A lease belongs to a key, so what a replaced or dead registration
+held is told apart from what its successor holds. Room is what we gave out, not what an instance says it has left.
+
+No IO and no clock: calls bring the time. `raas_link` performs what follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from heapq import heapify, heapreplace
+from typing import Any
+
+from astraflow.core.protocol.messages import RegisterRaaSRequest
+from astraflow.dataflow.policies import Published
+from astraflow.errors import CallerError, InvariantError
+
+MISSED_AFTER_S = 15.0
+"""Seconds without a sign of life, three heartbeats of 5 s, after which an instance is dead."""
+
+FAILURES = 3
+"""Calls in a row that fail before an instance is dead. The first makes it suspect."""
+
+DEFAULT_CONCURRENCY = 16
+"""Groups at once for an instance that does not say."""
+
+KEPT_MANIFESTS = 8
+"""Versions whose digests are remembered per model."""
+
+
+class Health(StrEnum):
+    """What the pool thinks of an instance."""
+
+    STARTING = "starting"
+    """Registered; its workflows are not set up yet."""
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    """A call failed: no new work until one succeeds."""
+    DRAINING = "draining"
+    """Leaves once its leases have ended."""
+    DEAD = "dead"
+    """Its leases are back in the queue; a new registration brings it back."""
+
+
+@dataclass
+class Instance:
+    """One registration of a RaaS."""
+
+    key: str
+    uid: str
+    url: str
+    gpu_count: int
+    max_concurrency: int
+    models: frozenset[str]
+    incarnation: str
+    """Differs when the process was started anew; empty where the RaaS does not say."""
+    last_seen: float
+    health: Health = Health.STARTING
+    failure_count: int = 0
+    inflight: int = 0
+    reason: str = ""
+    """Why it is not healthy."""
+    shutdown: bool = False
+    """Is told to end once it has left."""
+    verified: dict[str, Published] = field(default_factory=dict)
+    """model_id → the version it serves, its digest proved."""
+
+    @property
+    def available(self) -> int:
+        """Groups it has room for."""
+        return max(0, self.max_concurrency - self.inflight) if self.health is Health.HEALTHY else 0
+
+    def describe(self, model_ids: Collection[str], epoch: float = 0.0) -> dict[str, Any]:
+        """Its row of /raas_pool; epoch: what to add to the pool's clock for Unix time."""
+        serves = [self.verified.get(model_id) for model_id in model_ids]
+        return {
+            "uid": self.uid,
+            "url": self.url,
+            "version": min((p.version if p else -1 for p in serves), default=-1),
+            "verified": bool(serves) and all(serves),
+            "health": self.health.value,
+            "inflight": self.inflight,
+            "available": self.available,
+            "max_concurrency": self.max_concurrency,
+            "failure_count": self.failure_count,
+            "gpu_count": self.gpu_count,
+            "last_seen": self.last_seen + epoch,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What a registration did."""
+
+    instance: Instance
+    new: bool
+    """False for a heartbeat."""
+    replaced: Instance | None = None
+    """The live registration of that uid which it ended."""
+
+
+class RaaSPool:
+    """All registrations, one a uid."""
+
+    def __init__(self, model_ids: Collection[str]) -> None:
+        self.model_ids = tuple(model_ids)
+        self._by_key: dict[str, Instance] = {}
+        self._by_uid: dict[str, Instance] = {}
+        self._published: dict[str, dict[int, Published]] = {model_id: {} for model_id in model_ids}
+        self._pinned: dict[str, Published] = {}
+        self._registrations = 0
+
+    # ---- joining and leaving ---------------------------------------------------------------------------------------
+
+    def register(self, request: RegisterRaaSRequest, now: float) -> Registration:
+        """Add an instance, note a heartbeat, or replace the registration of a uid that was started anew.
+
+        CallerError, and nothing registered, if its capabilities do not fit.
+        """
+        capabilities = request.capabilities
+        concurrency = capabilities.get("max_concurrency", DEFAULT_CONCURRENCY)
+        models = capabilities.get("models", list(self.model_ids))
+        if not isinstance(concurrency, int) or concurrency < 1:
+            raise CallerError(f"capabilities.max_concurrency must be a positive integer, got {concurrency!r}")
+        if not isinstance(models, list) or not set(self.model_ids) <= set(models):
+            raise CallerError(f"capabilities.models {models!r} lack one of {', '.join(self.model_ids)}")
+        if not request.uid or not request.raas_url.startswith(("http://", "https://")):
+            raise CallerError("uid is empty or raas_url is not an http address")
+        incarnation = str(capabilities.get("incarnation", ""))
+        known = self._by_uid.get(request.uid)
+        same = known is not None and (known.url, known.incarnation) == (request.raas_url, incarnation)
+        if known is not None and same and known.health is not Health.DEAD:
+            known.last_seen, known.max_concurrency = now, concurrency
+            return Registration(known, new=False)
+        self._registrations += 1
+        instance = Instance(
+            key=f"{request.uid}#{self._registrations}",
+            uid=request.uid,
+            url=request.raas_url,
+            gpu_count=request.gpu_count,
+            max_concurrency=concurrency,
+            models=frozenset(models),
+            incarnation=incarnation,
+            last_seen=now,
+        )
+        replaced = None
+        if known is not None:
+            if known.health is not Health.DEAD:
+                replaced = known
+            self.remove(known.key)
+        self._by_key[instance.key] = self._by_uid[instance.uid] = instance
+        return Registration(instance, new=True, replaced=replaced)
+
+    def prepared(self, key: str) -> None:
+        """Its workflows are set up: it may get work."""
+        instance = self._by_key.get(key)
+        if instance is not None and instance.health is Health.STARTING:
+            instance.health = Health.HEALTHY
+
+    def drain(self, uid: str) -> Instance | None:
+        """No new work; None for an unknown uid."""
+        instance = self._by_uid.get(uid)
+        if instance is not None and instance.health is not Health.DEAD:
+            instance.health = Health.DRAINING
+        return instance
+
+    def remove(self, key: str) -> None:
+        """Forget a registration."""
+        instance = self._by_key.pop(key, None)
+        if instance is not None and self._by_uid.get(instance.uid) is instance:
+            del self._by_uid[instance.uid]
+
+    # ---- health ----------------------------------------------------------------------------------------------------
+
+    def heard(self, key: str, now: float) -> None:
+        """A call succeeded."""
+        instance = self._by_key.get(key)
+        if instance is None or instance.health is Health.DEAD:
+            return
+        instance.last_seen, instance.failure_count = now, 0
+        if instance.health is Health.SUSPECT:
+            instance.health, instance.reason = Health.HEALTHY, ""
+
+    def failed(self, key: str, reason: str) -> bool:
+        """A call failed; True if that makes the instance dead."""
+        instance = self._by_key.get(key)
+        if instance is None or instance.health is Health.DEAD:
+            return False
+        instance.failure_count += 1
+        instance.reason = reason
+        if instance.failure_count >= FAILURES:
+            self._die(instance)
+            return True
+        if instance.health is Health.HEALTHY:
+            instance.health = Health.SUSPECT
+        return False
+
+    def missed(self, now: float) -> list[str]:
+        """Declare dead who gave no sign of life for MISSED_AFTER_S; returns their keys."""
+        late = [i for i in self.live if now - i.last_seen > MISSED_AFTER_S]
+        for instance in late:
+            instance.reason = f"no sign of life for {now - instance.last_seen:.0f} s"
+            self._die(instance)
+        return [instance.key for instance in late]
+
+    def _die(self, instance: Instance) -> None:
+        instance.health = Health.DEAD
+        instance.inflight = 0
+        instance.verified = {}
+
+    def exclude(self, key: str, reason: str) -> None:
+        """It cannot do what this run asks: dead until it registers again."""
+        instance = self._by_key.get(key)
+        if instance is not None:
+            instance.reason = reason
+            self._die(instance)
+
+    def refused(self, key: str, reason: str) -> None:
+        """It took no work: none is offered until the next sign of life."""
+        instance = self._by_key.get(key)
+        if instance is not None and instance.health is Health.HEALTHY:
+            instance.health, instance.reason = Health.SUSPECT, reason
+
+    # ---- versions --------------------------------------------------------------------------------------------------
+
+    def publish(self, published: Published) -> None:
+        """A version is current: instances are to pull it."""
+        versions = self._published[published.model_id]
+        versions[published.version] = published
+        while len(versions) > KEPT_MANIFESTS:
+            del versions[min(versions)]
+
+    def pin(self, versions: Iterable[Published]) -> None:
+        """Until `unpin`, instances pull these versions and no newer ones (evaluation)."""
+        self._pinned = {published.model_id: published for published in versions}
+
+    def unpin(self) -> None:
+        self._pinned = {}
+
+    def target(self, key: str) -> Published | None:
+        """The version that an instance is to pull next; None where it has what it should."""
+        instance = self._by_key.get(key)
+        if instance is None or instance.health in (Health.DEAD, Health.DRAINING):
+            return None
+        for model_id in self.model_ids:
+            wanted = self._pinned.get(model_id) or self.newest(model_id)
+            served = instance.verified.get(model_id)
+            if wanted is not None and (served is None or served.version < wanted.version):
+                return wanted
+        return None
+
+    def newest(self, model_id: str) -> Published | None:
+        """The current version of a model."""
+        versions = self._published[model_id]
+        return versions[max(versions)] if versions else None
+
+    def proved(self, key: str, model_id: str, version: int, digest: str) -> bool:
+        """An instance says what it serves, by its own digest; False, and no work for it, unless the manifest agrees."""
+        instance = self._by_key.get(key)
+        published = self._published[model_id].get(version)
+        if instance is None:
+            return False
+        if published is None or published.manifest.digest != digest:
+            instance.verified.pop(model_id, None)
+            return False
+        instance.verified[model_id] = published
+        return True
+
+    # ---- routing ---------------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> Instance | None:
+        return self._by_key.get(key)
+
+    @property
+    def all(self) -> list[Instance]:
+        return list(self._by_key.values())
+
+    @property
+    def live(self) -> list[Instance]:
+        return [i for i in self._by_key.values() if i.health is not Health.DEAD]
+
+    @property
+    def serving(self) -> list[Instance]:
+        """Those that may get work: healthy, with a verified version of every model."""
+        return [
+            i
+            for i in self._by_key.values()
+            if i.health is Health.HEALTHY and all(model_id in i.verified for model_id in self.model_ids)
+        ]
+
+    @property
+    def max_concurrency(self) -> int:
+        """Groups that all serving instances can run at once."""
+        return sum(i.max_concurrency for i in self.serving)
+
+    def share_out(self, room: Mapping[str, int], groups: int) -> dict[str, int]:
+        """Spread up to `groups` over instances by relative free room; `room` bounds each key's share."""
+        shares: dict[str, int] = {}
+        # emptiest first: the free share of an instance after what it was given here
+        heap = [(-free / self._by_key[key].max_concurrency, key, free) for key, free in room.items() if free > 0]
+        heapify(heap)
+        for _ in range(min(groups, sum(max(0, free) for free in room.values()))):
+            _, key, free = heap[0]
+            shares[key] = shares.get(key, 0) + 1
+            free -= 1
+            # one without room sinks below all others and is not met again: the loop ends first
+            heapreplace(heap, (-free / self._by_key[key].max_concurrency if free else 1.0, key, free))
+        return shares
+
+    def take(self, key: str, groups: int) -> None:
+        """Give out room."""
+        instance = self._by_key[key]
+        instance.inflight += groups
+
+    def release(self, key: str, groups: int) -> None:
+        """Leases ended; nothing for a registration that is dead or forgotten."""
+        instance = self._by_key.get(key)
+        if instance is not None and instance.health is not Health.DEAD:
+            instance.inflight -= groups
+
+    def validate(self) -> None:
+        """Raise InvariantError unless the indexes agree and nothing was given back twice or served unproved."""
+        if {i.uid: i.key for i in self._by_key.values()} != {uid: i.key for uid, i in self._by_uid.items()}:
+            raise InvariantError("the pool's indexes differ")
+        for i in self._by_key.values():
+            if i.inflight < 0 or (i.health is Health.DEAD and (i.inflight or i.verified)):
+                raise InvariantError(f"RaaS {i.key}: {i.inflight} in flight, health {i.health}")

@@ -1,0 +1,424 @@
+"""The Dataflow service. `AstraFlow` composes the stations and routes between them; it holds no state of its own.
+
+    policies          who trains what, and at which version and step
+    books             ledger, credit, room: what every occurrence's state implies
+    data_acquisition  dataset → occurrences → RaaS → finished groups
+    data_serving      finished groups → batches
+    raas_pool, links  the live RaaS, and the loops that talk to them
+    evaluation        rounds at a pinned version
+    announcements     the version barrier of several models
+
+Two loops of its own; all else happens inside the call that causes it:
+
+    loop      consumes    produces                waits for, unblocked by
+    dispatch  `wake`      orders for the links    a group ended; a version was announced or proved; a RaaS came, went or
+                                                  recovered; an evaluation began or ended
+    clock     time        deaths, lost leases     CLOCK_S
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
+from astraflow.core.data.trajectory import EpisodeResult, Row
+from astraflow.core.protocol import RaaSClient
+from astraflow.core.protocol import messages as m
+from astraflow.dataflow.barrier import Announcements
+from astraflow.dataflow.books import Books
+from astraflow.dataflow.config import DataflowConfig, DataflowSettings
+from astraflow.dataflow.curation import Curator, FailureStreak
+from astraflow.dataflow.data_acquisition import WORKFLOW_ID, DataAcquisition, Flow
+from astraflow.dataflow.data_serving import DataServing
+from astraflow.dataflow.evaluation import EvalSet, Evaluation
+from astraflow.dataflow.ledger import Ledger
+from astraflow.dataflow.policies import Policies, Policy
+from astraflow.dataflow.raas_link import RaaSLinks
+from astraflow.dataflow.raas_pool import Health, RaaSPool
+from astraflow.dataflow.staleness import Admission
+from astraflow.dataflow.statistics import RolloutStatistics, prometheus, standing
+from astraflow.dataflow.trajectory_log import TrajectoryLog
+from astraflow.dataflow.waiting import Waits
+from astraflow.errors import AstraFlowError, DeadlineError, InvariantError, WorkflowError
+
+log = logging.getLogger(__name__)
+
+CLOCK_S = 2.0
+"""Seconds between two looks at deadlines that no event brings up."""
+
+LEASE_FACTOR = 3.0
+"""A lease lasts this many episode timeouts: queueing in the RaaS, the episode, its retries."""
+
+
+class AstraFlow:
+    """Composes Dataflow's stations. Call `start` inside the event loop; `stopping` is set when the run is over."""
+
+    def __init__(
+        self,
+        settings: DataflowSettings,
+        rows: Sequence[Row],
+        eval_rows: Mapping[str, Sequence[Row]],
+        connect: Callable[[str], RaaSClient],
+        trajectories: TrajectoryLog,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """rows: the rollout dataset's; eval_rows: by name of eval_datasets. connect: a RaaS's url → its client."""
+        config, seed = settings.dataflow, settings.experiment.seed
+        buffer = config.buffer
+        n_samples = {model_id: _n_samples(settings, model_id) for model_id in settings.gconfigs}
+        self.stopping = asyncio.Event()
+        self.error: AstraFlowError | None = None
+        self.policies = Policies(n_samples)
+        self.pool = RaaSPool(list(n_samples))
+        self.books = Books(Ledger(), self.pool)
+        self.waits = Waits()
+        self.statistics = RolloutStatistics(clock)
+        self.trajectories = trajectories
+        self.serving = DataServing(
+            self.books,
+            self.policies,
+            trajectories,
+            self.waits,
+            max_staleness=buffer.max_staleness,
+            mask=buffer.stale_policy == "mask",
+            statistics=self._statistics,
+            lacking=self._lacking,
+        )
+        curator = Curator(
+            n_samples,
+            {policy.model_id: policy.steps for policy in self.policies.all},
+            filter_zero_advantage=buffer.filter_function == "filter_zero_adv",
+            min_group_size=buffer.min_group_size,
+            shuffle_seed=seed if buffer.shuffle_rewards else None,
+        )
+        self.acquisition = DataAcquisition(
+            rows,
+            seed,
+            self.books,
+            self.pool,
+            self.policies,
+            Flow(curator, self.serving, self.statistics, trajectories, self._observe),
+            lease_s=LEASE_FACTOR * config.episode_timeout_s,
+            clock=clock,
+        )
+        self._wake = asyncio.Event()
+        self.evaluation = Evaluation(
+            _eval_sets(settings, eval_rows),
+            self.pool,
+            self.waits,
+            exclusive=config.eval.mode == "exclusive",
+            timeout_s=config.eval.timeout_s,
+            seed=seed,
+            wake=self._wake,
+            versions_changed=lambda: self.links.news(),
+            observe=self._observe,
+            cancel=lambda key, task_ids: self._cancel(key, task_ids),
+        )
+        self.links = RaaSLinks(
+            self.pool,
+            {"train": self.acquisition, "eval": self.evaluation},
+            workflow_requests(config),
+            connect,
+            wake=self._wake,
+            clock=clock,
+            refused=self._refused,
+            broken=self._broken,
+        )
+        self.announcements = Announcements(config.barrier_timeout_s, self.waits, clock)
+        self._streak = FailureStreak(config.max_failure_streak)
+        self._max_staleness = buffer.max_staleness
+        self._clock = clock
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # ---- life ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the loops."""
+        self._spawn(self._dispatch_loop())
+        self._spawn(self._clock_loop())
+
+    async def stop(self) -> None:
+        """Answer who waits, end the loops, close the connections. Idempotent."""
+        self.stopping.set()
+        self.acquisition.paused = True
+        self._end(self.error or DeadlineError("Dataflow is stopping"))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.links.stop()
+
+    def fail(self, error: AstraFlowError) -> None:
+        """The run cannot go on: log why, tell who waits, and ask the program to stop. The first reason stands."""
+        if self.error is None:
+            self.error = error
+            log.error("the run stops: %s: %s", error.kind, error)
+            self._end(error)
+            self.stopping.set()
+
+    def _end(self, error: AstraFlowError) -> None:
+        self.serving.fail(error)
+        self.evaluation.fail(error)
+
+    def _spawn(self, loop: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(loop)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken(error)
+
+    async def _dispatch_loop(self) -> None:
+        while True:
+            await self._wake.wait()
+            # before the work: what happens during it is looked at in the next round
+            self._wake.clear()
+            self.acquisition.paused = self.stopping.is_set() or (self.evaluation.running and self.evaluation.exclusive)
+            # evaluation first: the trainer may be waiting for it
+            for order in (*self.evaluation.assign(), *self.acquisition.assign()):
+                self.links.send(order)
+            for instance in self.pool.live:
+                if instance.health is Health.DRAINING and not instance.inflight:
+                    self._let_go(instance.key)
+
+    async def _clock_loop(self) -> None:
+        while True:
+            await asyncio.sleep(CLOCK_S)
+            for key in self.pool.missed(self._clock()):
+                log.error("RaaS %s is dead: no sign of life; its work goes back to the queue", key)
+                self.links.close(key)
+            self.acquisition.expire()
+            self._wake.set()
+
+    # ---- trainers --------------------------------------------------------------------------------------------------
+
+    async def ready(self, request: m.ReadyRequest) -> m.ReadyReply:
+        """A trainer is ready; its credit counts from now on."""
+        known = self.policies.get(request.model_id).ready is not None
+        next_version = self.policies.make_ready(request)
+        policy = self.policies.get(request.model_id)
+        if not known:
+            admission = Admission(policy.batch_groups, self._max_staleness, request.recovered_step or 0)
+            self.books.admit(policy.model_id, admission)
+            self.announcements.barrier.join(policy.model_id)
+            log.info("trainer of %s is ready: %d groups a step", policy.model_id, policy.batch_groups)
+        return m.ReadyReply(next_version=next_version)
+
+    async def batch(self, request: m.BatchRequest) -> m.BatchReply:
+        return await self.serving.batch(request)
+
+    async def notify_version(self, request: m.NotifyVersionRequest) -> m.NotifyVersionReply:
+        """Acknowledge the batch before it, make the version current, start its pull; evaluate where asked to."""
+        policy = self.policies.trained(request.model_id)
+        before = policy.step
+        served = self.serving.has_served(request.model_id)
+        published = self.policies.announce(request, served=served)
+        if published is not None:
+            if published.step > before:
+                self.serving.acknowledge(request.model_id, published.step)
+                self.books.admissions[request.model_id].advance(published.step)
+            self.pool.publish(published)
+            self.serving.advance(request.model_id)
+            self.links.news()
+            self._wake.set()
+            self._spawn(asyncio.to_thread(self.trajectories.collect()))
+            # no other await up to the evaluation: an exclusive one begins before anything new is issued
+            await self.announcements.wait(request.model_id, request.version)
+        if not request.run_eval:
+            return m.NotifyVersionReply()
+        versions = [policy.current for policy in self.policies.all if policy.current is not None]
+        return m.NotifyVersionReply(eval_results=await self.evaluation.run(versions))
+
+    # ---- RaaS ------------------------------------------------------------------------------------------------------
+
+    async def register_raas(self, request: m.RegisterRaaSRequest) -> m.RegisterRaaSReply:
+        """A RaaS joins, gives a sign of life, or comes back anew; then what it had before goes to others at once."""
+        registration = self.pool.register(request, self._clock())
+        if registration.replaced is not None:
+            log.warning("RaaS %s was started anew", request.uid)
+            self.links.close(registration.replaced.key)
+        if registration.new:
+            log.info("RaaS %s joins at %s", registration.instance.key, request.raas_url)
+            self.links.open(registration.instance)
+        self._wake.set()
+        return m.RegisterRaaSReply(uid=request.uid, pool_size=len(self.pool.live))
+
+    async def deregister_raas(self, request: m.DeregisterRaaSRequest) -> m.RegisterRaaSReply:
+        """A RaaS leaves: after its leases have ended, or at once. An unknown uid is fine."""
+        instance = self.pool.drain(request.uid)
+        if instance is not None:
+            instance.shutdown = request.shutdown
+            if not request.drain:
+                self._let_go(instance.key)
+            self._wake.set()
+        return m.RegisterRaaSReply(uid=request.uid, pool_size=len(self.pool.live))
+
+    def _let_go(self, key: str) -> None:
+        instance = self.pool.get(key)
+        for desk in self.links.desks.values():
+            desk.lost(key)
+        if instance is not None and instance.shutdown:
+            asking = self.links.ask(key, RaaSClient.shutdown)
+            if asking is not None:
+                asking.add_done_callback(lambda _: self.links.close(key))
+        else:
+            self.links.close(key)
+        self.pool.remove(key)
+
+    def _cancel(self, key: str, task_ids: list[str]) -> None:
+        asking = self.links.ask(key, lambda client: client.cancel(task_ids))
+        if asking is not None:
+            self._tasks.add(asking)
+            asking.add_done_callback(self._tasks.discard)
+
+    def _refused(self, error: AstraFlowError) -> None:
+        # one odd instance among others is left out; a run that no instance can serve is over
+        if not self.pool.live:
+            self.fail(WorkflowError(f"no RaaS can run this run's workflows: {error}"))
+
+    def _broken(self, error: BaseException) -> None:
+        log.error("a loop of Dataflow ended", exc_info=error)
+        self.fail(error if isinstance(error, AstraFlowError) else InvariantError(f"{type(error).__name__}: {error}"))
+
+    def _observe(self, episodes: Iterable[EpisodeResult]) -> None:
+        error = self._streak.observe(episodes)
+        if error is not None:
+            self.fail(error)
+
+    # ---- what it tells ---------------------------------------------------------------------------------------------
+
+    def raas_pool(self) -> dict[str, Any]:
+        """Reply of GET /raas_pool."""
+        epoch = time.time() - self._clock()
+        newest = [published.version for policy in self.policies.all if (published := policy.current) is not None]
+        return {
+            "size": len(self.pool.live),
+            "version": min(newest, default=-1),
+            "instances": [i.describe(self.pool.model_ids, epoch) for i in self.pool.all],
+        }
+
+    def status(self) -> dict[str, Any]:
+        """Reply of GET /status; `live` is what a terminal view shows."""
+        serving = bool(self.pool.serving)
+        if self.stopping.is_set():
+            status = "draining"
+        else:
+            status = "ready" if serving and self.policies.started else "starting"
+        return {
+            "status": status,
+            "error": None if self.error is None else str(self.error),
+            "eval_running": self.evaluation.running,
+            "agents": {
+                policy.model_id: {
+                    "raas_ready": serving,
+                    "trainer_ready": policy.ready is not None,
+                    "started": policy.current is not None,
+                    "version": policy.version,
+                }
+                for policy in self.policies.all
+            },
+            "raas_pool": self.raas_pool(),
+            "waiting": self.waits.describe(),
+            "live": self._live(self.policies.all[0]),
+        }
+
+    def metrics(self) -> str:
+        """Reply of GET /metrics."""
+        steps = {f"step/{policy.model_id}": float(policy.step) for policy in self.policies.all}
+        return prometheus({**standing(self.books, self.pool, self.policies), **self.statistics.peek(), **steps})
+
+    def _live(self, policy: Policy) -> dict[str, Any]:
+        counters = self.books.ledger.counters
+        last = self.evaluation.last
+        recent = {**self.serving.last_stats(policy.model_id), **self.statistics.peek()}
+        return {
+            "step": policy.step,
+            "version": policy.version,
+            "reward_mean": recent.get("rollout/reward_mean"),
+            "tokens_per_s": recent["rollout/tokens_per_s"],
+            "staleness_max": recent.get("buffer/staleness_max"),
+            "staleness_mean": recent.get("buffer/staleness_mean"),
+            "staleness_bound": self._max_staleness,
+            "in_flight": counters.in_flight,
+            "ready": self.serving.ready(policy.model_id),
+            "issued": counters.issued,
+            "trained": counters.trained,
+            "dropped": {reason.value: n for reason, n in counters.dropped.items()},
+            "eval": None if last is None else _eval_figures(last),
+            "eval_progress": self.evaluation.progress,
+        }
+
+    def _statistics(self, model_id: str) -> dict[str, float]:
+        return {**standing(self.books, self.pool, self.policies), **self.statistics.take()}
+
+    def _lacking(self) -> str:
+        counters = self.books.ledger.counters
+        pool = "; ".join(
+            f"{i.uid} {i.health}, {i.inflight} in flight{f' ({i.reason})' if i.reason else ''}" for i in self.pool.all
+        )
+        if self.evaluation.running and self.evaluation.exclusive:
+            return f"an exclusive evaluation runs; RaaS: {pool}"
+        if not self.pool.serving:
+            return f"no RaaS serves the current verified version; RaaS: {pool or 'none has registered'}"
+        dropped = ", ".join(f"{n} {reason.value}" for reason, n in counters.dropped.items())
+        return f"RaaS: {pool}; dropped so far: {dropped or 'none'}"
+
+
+def workflow_requests(config: DataflowConfig) -> list[m.RegisterWorkflowRequest]:
+    """What every RaaS is to know: the training workflow as "default", the others as "eval/<name>"."""
+    wait = config.buffer.rollout_wait
+    specs = {WORKFLOW_ID: config.workflow_spec, **{f"eval/{name}": w for name, w in config.eval_workflows.items()}}
+    requests = []
+    for workflow_id, spec in specs.items():
+        policy: dict[str, Any] = {"episode_timeout_s": config.episode_timeout_s}
+        if workflow_id == WORKFLOW_ID and wait is not None:
+            policy["wait"] = wait.model_dump()
+        requests.append(
+            m.RegisterWorkflowRequest(
+                workflow_id=workflow_id,
+                workflow_cls=spec.workflow_cls,
+                reward_fn=spec.reward_fn,
+                gconfig_overrides=dict(spec.gconfig_overrides),
+                workflow_kwargs=spec.keywords,
+                group_policy=policy,
+            )
+        )
+    return requests
+
+
+def _n_samples(settings: DataflowSettings, model_id: str, overrides: Mapping[str, Any] | None = None) -> int:
+    given = settings.dataflow.workflow_spec.gconfig_overrides if overrides is None else overrides
+    return int(given.get("n_samples", settings.gconfigs[model_id].n_samples))
+
+
+def _eval_sets(settings: DataflowSettings, rows: Mapping[str, Sequence[Row]]) -> list[EvalSet]:
+    config = settings.dataflow
+    model_id = next(iter(settings.gconfigs))
+    return [
+        EvalSet(
+            name=name,
+            workflow_id=f"eval/{dataset.eval_workflow}",
+            rows=rows[name],
+            n_samples=_n_samples(settings, model_id, config.eval_workflows[dataset.eval_workflow].gconfig_overrides),
+            repeat=dataset.repeat,
+            greedy=dataset.greedy,
+        )
+        for name, dataset in config.eval_datasets.items()
+    ]
+
+
+def _eval_figures(results: m.EvalResults) -> dict[str, Any]:
+    return {
+        "version": results.version,
+        "avg@k": results.overall_avg_at_k,
+        "pass@k": results.overall_pass_at_k,
+        "datasets": {
+            name: {"avg@k": d.avg_at_k, "greedy": d.greedy, "k": d.k, "interval": d.avg_at_k_interval}
+            for name, d in results.datasets.items()
+        },
+    }

@@ -1,0 +1,158 @@
+"""Invariants 2 and 3: how much may run, and what is too old to train on.
+
+Admission. With batch B (groups), staleness bound η and v the last trained step, at most (η+v+1)·B groups are accepted
+or running. The group that fills place p = accepted + running is consumed, in order, at step ⌊p/B⌋ ≤ v+η, so its
+tokens, made by version v or later, are at most η steps old then. Every group that is dropped frees its place.
+
+Consumption. Order is by completion, a lease can be lost and a step can be slow, so the bound is checked again for
+every token when a batch is served: what is older than v−η is dropped, or masked, and counted by length decile,
+because staleness hits long episodes harder (LAW 26).
+
+Versions are compared by the step that made them: numbers jump after a recovery, steps do not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter, deque
+
+import msgspec
+import numpy as np
+
+from astraflow.core.data import Group, Trajectory, Turn
+from astraflow.dataflow.ledger import ACCEPTED, RUNNING, Moved, State
+from astraflow.errors import InvariantError
+
+
+def capacity(max_concurrent: int, batch: int, max_staleness: int, step: int, *, running: int, accepted: int) -> int:
+    """Groups that may start now; negative where limits were lowered under what runs.
+
+    max_concurrent: groups the pool can run at once; batch: B, groups per step; max_staleness: η; step: v, the last
+    trained step; running: queued or leased; accepted: done, ready, served or trained (net of dropped).
+    """
+    return min(
+        max(1, max_concurrent) - running,
+        (max_staleness + step + 1) * batch - (accepted + running),
+    )
+
+
+class Admission:
+    """One model's credit, owned here and nowhere else: it follows what moves in the ledger."""
+
+    def __init__(self, batch: int, max_staleness: int, step: int = 0, held: int = 0) -> None:
+        """`step` and `held` restore: v, and the groups that are done, ready or served already."""
+        self.batch = batch
+        self.max_staleness = max_staleness
+        self.step = step
+        self.running = 0
+        self.accepted = step * batch + held
+
+    def moved(self, moved: Moved) -> None:
+        """Account for one transition of the model's groups or of an occurrence."""
+        self.running += (moved.after in RUNNING) - (moved.before in RUNNING)
+        self.accepted += (moved.after in ACCEPTED) - (moved.before in ACCEPTED)
+
+    def advance(self, step: int) -> None:
+        """A step was trained."""
+        if step < self.step:
+            raise InvariantError(f"the last trained step goes back from {self.step} to {step}")
+        self.step = step
+
+    def capacity(self, max_concurrent: int, step: int | None = None) -> int:
+        """Groups that may start now on a RaaS that serves the version of `step` (None: the newest).
+
+        A RaaS that lags keeps working only on places that its older version can still fill in time.
+        """
+        at = self.step if step is None else min(step, self.step)
+        return capacity(
+            max_concurrent, self.batch, self.max_staleness, at, running=self.running, accepted=self.accepted
+        )
+
+    def validate(self, states: Counter[State], trained: int) -> None:
+        """Raise InvariantError unless the credit equals the counters of a ledger that holds this model only."""
+        running = sum(states[state] for state in RUNNING)
+        accepted = sum(states[state] for state in ACCEPTED) + trained
+        if (self.running, self.accepted) != (running, accepted):
+            raise InvariantError(
+                f"credit says {self.running} running, {self.accepted} accepted; the ledger {running}, {accepted}"
+            )
+
+
+class VersionSteps:
+    """Which step made each version of one model."""
+
+    def __init__(self) -> None:
+        self._steps = np.empty(0, np.int64)
+
+    def publish(self, version: int, step: int) -> None:
+        """Remember a version; numbers and steps never go back."""
+        if version < len(self._steps):
+            raise InvariantError(f"version {version} is not newer than {len(self._steps) - 1}")
+        gap = np.full(version - len(self._steps), -1, np.int64)
+        self._steps = np.concatenate([self._steps, gap, [step]])
+
+    @property
+    def newest(self) -> int | None:
+        """The highest version published; None before the first."""
+        return len(self._steps) - 1 if len(self._steps) else None
+
+    def step_of(self, version: int) -> int | None:
+        """The step that made a version; None for one that was never published."""
+        step = int(self._steps[version]) if 0 <= version < len(self._steps) else -1
+        return None if step < 0 else step
+
+    def steps_of(self, versions: np.ndarray) -> np.ndarray:
+        """int64, the step of each version; -1 where it was never published."""
+        known = (versions >= 0) & (versions < len(self._steps))
+        steps = np.full(versions.shape, -1, np.int64)
+        steps[known] = self._steps[versions[known]]
+        return steps
+
+
+def sampled_versions(group: Group) -> np.ndarray:
+    """The distinct versions among a group's sampled tokens, ascending."""
+    return np.unique(np.concatenate([t.arrays.versions[t.arrays.mask.astype(bool)] for t in group.trajectories]))
+
+
+def mask_stale(group: Group, steps: VersionSteps, oldest_step: int) -> Group | None:
+    """The group with tokens older than `oldest_step` out of the loss; None where nothing is left to train."""
+    trajectories = tuple(_mask(t, steps, oldest_step) for t in group.trajectories)
+    if not any(t.sampled for t in trajectories):
+        return None
+    return msgspec.structs.replace(group, trajectories=trajectories)
+
+
+def _mask(trajectory: Trajectory, steps: VersionSteps, oldest_step: int) -> Trajectory:
+    a = trajectory.arrays
+    old = a.mask.astype(bool) & (steps.steps_of(a.versions) < oldest_step)
+    if not old.any():
+        return trajectory
+    turn = Turn(
+        ids=a.ids,
+        mask=np.where(old, 0, a.mask).astype(a.mask.dtype),
+        logprobs=np.where(old, 0, a.logprobs).astype(a.logprobs.dtype),
+        versions=np.where(old, -1, a.versions).astype(a.versions.dtype),
+    )
+    return msgspec.structs.replace(trajectory, turns=(turn,))
+
+
+class LengthDeciles:
+    """Which tenth of the recently finished groups a group's length falls in."""
+
+    def __init__(self, window: int = 1000) -> None:
+        self._recent: deque[int] = deque()
+        self._sorted: list[int] = []
+        self._window = window
+
+    def observe(self, length: int) -> None:
+        """Count a finished group's longest sample (sampled tokens)."""
+        self._recent.append(length)
+        insort(self._sorted, length)
+        if len(self._recent) > self._window:
+            del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
+
+    def decile(self, length: int) -> int:
+        """0 for the shortest tenth to 9 for the longest."""
+        if not self._sorted:
+            return 0
+        return min(9, 10 * bisect_left(self._sorted, length) // len(self._sorted))

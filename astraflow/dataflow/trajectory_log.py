@@ -1,0 +1,82 @@
+"""Sampled trajectories for people: a few trained and a few dropped ones of every step, one JSON line each.
+
+`<run_dir>/trajectories/step_%06d.jsonl`; `outcome` says "trained" or why the group was dropped. Nothing reads them
+back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from astraflow.core.data import Group, Trajectory, Value
+from astraflow.dataflow.ledger import DropReason
+
+PER_STEP = 4
+"""Trajectories of each kind, trained and dropped, in a step's file."""
+
+PER_GROUP = 2
+
+
+class TrajectoryLog:
+    """Collects samples; `flush` writes a step's file."""
+
+    def __init__(self, directory: Path | None, decode: Callable[[Sequence[int]], str] | None = None) -> None:
+        """directory None: nothing is kept. decode: ids → text, where there is a tokenizer."""
+        self._directory = directory
+        self._decode = decode
+        self._trained: list[tuple[Group, Trajectory]] = []
+        self._dropped: list[tuple[Group, Trajectory, str]] = []
+        self._step = 0
+
+    def trained(self, group: Group, step: int) -> None:
+        """A group of the batch of `step` was trained."""
+        self._step = step
+        room = PER_STEP - len(self._trained)
+        self._trained += [(group, t) for t in group.trajectories[: min(PER_GROUP, max(0, room))]]
+
+    def dropped(self, group: Group, reason: DropReason) -> None:
+        """A group was dropped; the first of each step are kept."""
+        room = PER_STEP - len(self._dropped)
+        self._dropped += [(group, t, reason.value) for t in group.trajectories[: min(PER_GROUP, max(0, room))]]
+
+    def collect(self) -> Callable[[], None]:
+        """Take what a step left; the returned function writes it (in any thread)."""
+        samples = [(group, t, "trained") for group, t in self._trained] + self._dropped
+        step, self._trained, self._dropped = self._step, [], []
+        return lambda: self._write(step, samples)
+
+    def _write(self, step: int, samples: Sequence[tuple[Group, Trajectory, str]]) -> None:
+        if self._directory is None or not samples:
+            return
+        lines = [msgspec.json.encode(self._line(step, *sample)) for sample in samples]
+        self._directory.mkdir(parents=True, exist_ok=True)
+        (self._directory / f"step_{step:06d}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+
+    def _line(self, step: int, group: Group, trajectory: Trajectory, outcome: str) -> dict[str, Any]:
+        arrays = trajectory.arrays
+        ids = arrays.ids.tolist()
+        reward = trajectory.reward
+        return {
+            "step": step,
+            "outcome": outcome,
+            "task_id": group.task_id,
+            "prompt_id": group.prompt_id,
+            "group_id": group.group_id,
+            "sample_id": trajectory.sample_id,
+            "model_id": group.model_id,
+            "agent": group.agent,
+            "reward": reward.value if isinstance(reward, Value) else None,
+            "reward_parts": reward.parts if isinstance(reward, Value) else {},
+            "group_reward_mean": group.reward_mean,
+            "lost": group.lost,
+            "stop": trajectory.stop.value,
+            "text": self._decode(ids) if self._decode is not None else None,
+            "ids": ids,
+            "mask": arrays.mask.tolist(),
+            "versions": arrays.versions.tolist(),
+            "logprobs": [round(x, 5) for x in arrays.logprobs.tolist()],
+        }
