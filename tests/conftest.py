@@ -1,7 +1,9 @@
 """What all tests share."""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # one thread a process, as launch sets it: two cores, several programs
@@ -10,3 +12,43 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # the same examples every time, and no deadline: a first call that imports is slow on a busy machine
 settings.register_profile("seeded", deadline=None, derandomize=True, database=None)
 settings.load_profile("seeded")
+
+
+RUN_YAML = """\
+experiment: {experiment_name: tiny, trial_name: t0, fileroot: ROOT/run}
+base_model:
+  preset: tiny-1m
+  dataset: {dataset_fn: "astraflow.dataflow.dataset.reasoning_gym:get_reasoning_gym_sft_dataset", size: 100}
+  total_train_steps: 10
+  train_batch_size: 16
+raas:
+  models:
+    model0:
+      gconfig: {n_samples: 4, max_new_tokens: 16}
+rollout: {max_concurrent_rollouts: 8}
+dataflow:
+  rollout_dataset:
+    dataset_fn: "astraflow.dataflow.dataset.reasoning_gym:get_reasoning_gym_rl_dataset"
+    name: chain_sum
+    params: {min_digits: 1, max_digits: 2}
+  workflow_spec: {workflow_cls: rlvr, reward_fn: "astraflow.core.dataset.reasoning_gym:score"}
+  eval_workflows:
+    sums: {reward_fn: "astraflow.core.dataset.reasoning_gym:score", gconfig_overrides: {n_samples: 2}}
+  eval_datasets:
+    held_out:
+      dataset_fn: "astraflow.dataflow.dataset.reasoning_gym:get_reasoning_gym_rl_dataset"
+      name: chain_sum
+      split: test
+      eval_workflow: sums
+trainer_base:
+  total_train_steps: 10
+  train_batch_size: 32
+"""
+
+
+@pytest.fixture
+def run_yaml(tmp_path: Path) -> Path:
+    """A right configuration of a run, in a file of the test's own folder."""
+    file = tmp_path / "run.yaml"
+    file.write_text(RUN_YAML.replace("ROOT", str(tmp_path)), "utf-8")
+    return file

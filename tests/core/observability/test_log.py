@@ -1,0 +1,23 @@
+import logging
+import sys
+
+from astraflow.core.observability.log import FORMAT, LineFormatter
+
+
+def record(message: str, exc_info: object = None) -> logging.LogRecord:
+    return logging.LogRecord("astraflow.x", logging.ERROR, __file__, 1, message, (), exc_info)  # type: ignore[arg-type]
+
+
+def test_a_record_is_one_line() -> None:
+    line = LineFormatter(FORMAT).format(record("first\n\nsecond"))
+    assert line.endswith("ERROR   astraflow.x: first | second")
+    assert "\n" not in line
+
+
+def test_a_traceback_joins_its_record() -> None:
+    try:
+        raise ValueError("what went wrong")
+    except ValueError:
+        line = LineFormatter(FORMAT).format(record("failed", sys.exc_info()))
+    assert "\n" not in line
+    assert line.endswith("ValueError: what went wrong")
