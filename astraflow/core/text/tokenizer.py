@@ -118,6 +118,11 @@ class Tokenizer:
         """Return the ids of a conversation. Templates write special tokens themselves, so none are added."""
         return self.encode(self.apply_chat_template(messages, add_generation_prompt, **kwargs))
 
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The tokenizer's files by name."""
+        return dict(self._files)
+
     def save(self, directory: str | Path) -> None:
         """Write the tokenizer's files, byte for byte as they were read."""
         target = Path(directory)

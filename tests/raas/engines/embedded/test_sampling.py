@@ -24,7 +24,9 @@ def place(configs: list[GenerationHyperparameters], budget: int = 4, ends: froze
     return sampler
 
 
-def draw(config: GenerationHyperparameters, n: int, ends: frozenset[int] = frozenset()) -> tuple[torch.Tensor, torch.Tensor]:
+def draw(
+    config: GenerationHyperparameters, n: int, ends: frozenset[int] = frozenset()
+) -> tuple[torch.Tensor, torch.Tensor]:
     """n tokens and logprobs of one row, from fixed logits."""
     sampler = place([config], n, ends)
     pairs = [sampler.sample(LOGITS[None], torch.tensor([[i]])) for i in range(n)]
@@ -43,7 +45,9 @@ def draw(config: GenerationHyperparameters, n: int, ends: frozenset[int] = froze
 )
 def test_frequencies_follow_the_reported_logprobs(config: GenerationHyperparameters) -> None:
     logits = LOGITS / config.temperature
-    expected = truncate(logits[None], torch.tensor([[config.top_k or V]]), torch.tensor([[config.top_p]])).log_softmax(-1)[0]
+    expected = truncate(logits[None], torch.tensor([[config.top_k or V]]), torch.tensor([[config.top_p]])).log_softmax(
+        -1
+    )[0]
     tokens, logprobs = draw(config, 4000)
     torch.testing.assert_close(logprobs, expected[tokens])
     frequencies = torch.bincount(tokens, minlength=V) / 4000
