@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from astraflow.core.config import OpenSection, Tree
+from astraflow.core.config import Tree
 from astraflow.core.data import GenerationHyperparameters
 from astraflow.core.workflow.registry import REWARD_REGISTRY, WORKFLOW_REGISTRY
 from astraflow.dataflow.config import DatasetConfig, WorkflowConfig
@@ -168,15 +168,15 @@ def _dataset(at: str, dataset: DatasetConfig | SFTDatasetConfig) -> Iterator[Com
     if signature is not None:
         wrong = signature.complaints(keywords, PASSED_TO_DATASETS, f"dataset {dataset.dataset_fn}")
         yield from ((f"{at}.{key}", text) for key, text in wrong.items())
-        keywords = {**signature.defaults, **keywords}
-    yield from _files(at, dataset)
+        keywords = {key: value for key, value in {**signature.defaults, **keywords}.items() if key not in wrong}
+    yield from _files(at, keywords)
     if dataset.dataset_fn.partition(":")[0] in _REASONING_GYM:
         yield from _reasoning_gym(at, keywords)
 
 
-def _files(at: str, dataset: OpenSection) -> Iterator[Complaint]:
+def _files(at: str, keywords: dict[str, Any]) -> Iterator[Complaint]:
     """Local files and folders exist; a name on a hub is not a file."""
-    for key, value in dataset.keywords.items():
+    for key, value in keywords.items():
         if key not in ("path", "offline_dir") or not isinstance(value, str):
             continue
         local = key == "offline_dir" or value.startswith(("/", "./", "../", "~")) or value.endswith(_DATA_FILES)
