@@ -190,6 +190,8 @@ def _failure(episode: EpisodeResult) -> str | None:
     """Why a sample has no reward; None where it has one."""
     if isinstance(episode, Failed):
         return f"{episode.reason}\n{episode.detail}".strip()
-    reasons = [t.reward.reason for t in episode.trajectories if isinstance(t.reward, Invalid)]
+    reasons = [
+        f"{t.reward.reason}\n{t.reward.detail}".strip() for t in episode.trajectories if isinstance(t.reward, Invalid)
+    ]
     has_value = any(isinstance(t.reward, Value) for t in episode.trajectories)
     return None if has_value else (reasons[0] if reasons else "an episode without trajectories")

@@ -13,6 +13,7 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class ReadyBuffer:
 
     def take(self, n: int) -> list[Group]:
         """Remove and return the first n."""
-        return [self._remove(group_id) for group_id in [next(iter(self._groups)) for _ in range(n)]]
+        return [self._remove(group_id) for group_id in list(islice(self._groups, n))]
 
     def take_older(self, step: int) -> list[Group]:
         """Remove and return the groups of steps before `step`."""

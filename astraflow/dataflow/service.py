@@ -305,12 +305,9 @@ class AstraFlow:
     def status(self) -> dict[str, Any]:
         """Reply of GET /status; `live` is what a terminal view shows."""
         serving = bool(self.pool.serving)
-        if self.stopping.is_set():
-            status = "draining"
-        else:
-            status = "ready" if serving and self.policies.started else "starting"
+        status = "ready" if serving and self.policies.started else "starting"
         return {
-            "status": status,
+            "status": "draining" if self.stopping.is_set() else status,
             "error": None if self.error is None else str(self.error),
             "eval_running": self.evaluation.running,
             "agents": {
@@ -339,7 +336,7 @@ class AstraFlow:
         return {
             "step": policy.step,
             "version": policy.version,
-            "reward_mean": recent.get("rollout/reward_mean"),
+            **({"reward": recent["rollout/reward_mean"]} if "rollout/reward_mean" in recent else {}),
             "tokens_per_s": recent["rollout/tokens_per_s"],
             "staleness_max": recent.get("buffer/staleness_max"),
             "staleness_mean": recent.get("buffer/staleness_mean"),
