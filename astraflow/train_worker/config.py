@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 from astraflow.core.config import ExperimentConfig, OpenSection, Section
 from astraflow.core.observability.config import StatsLoggerConfig
 
+EPS_CLIP = 0.2
+
 
 class MicroBatchConfig(Section):
     """How a minibatch is cut for memory. The gradient does not depend on it."""
@@ -65,7 +67,7 @@ class ActorConfig(Section):
     loss: Literal["ppo", "decoupled", "m2po"] = "decoupled"
     """ppo: ratio against the behaviour policy. decoupled: clipped ratio against the proximal policy times the behaviour
     importance weight (AReaL). m2po: bounds chosen from the second moment of the behaviour ratio (M2PO)."""
-    eps_clip: float = Field(default=0.2, gt=0)
+    eps_clip: float = Field(default=EPS_CLIP, gt=0)
     """Lower clip of the ratio."""
     eps_clip_higher: float | None = Field(default=None, gt=0)
     """Upper clip; None: eps_clip."""
@@ -78,8 +80,8 @@ class ActorConfig(Section):
     ppo_n_minibatches: int = Field(default=1, ge=1)
     """Optimiser steps per batch, groups kept whole."""
     loss_agg: Literal["token", "sequence", "prompt", "constant"] = "token"
-    """What a minibatch's loss is the mean over: all sampled tokens; rows' token means; prompts' token means; or the token sum over
-    rows × loss_constant."""
+    """What a minibatch's loss is the mean over: all sampled tokens; rows' token means; prompts' token means; or the
+    token sum over rows × loss_constant."""
     loss_constant: float | None = Field(default=None, gt=0)
     """Tokens that one row counts for under loss_agg: constant."""
     entropy_coef: float = Field(default=0.0, ge=0)
@@ -99,6 +101,8 @@ class ActorConfig(Section):
     def _fits(self) -> Self:
         if (self.loss == "m2po") != (self.m2_threshold is not None):
             raise ValueError("m2_threshold belongs to loss: m2po (and is required there)")
+        if self.loss == "m2po" and (self.eps_clip_higher is not None or self.eps_clip != EPS_CLIP):
+            raise ValueError("loss: m2po chooses its own clip bounds: eps_clip and eps_clip_higher have no effect")
         if self.behav_imp_weight_cap is not None and self.loss != "decoupled":
             raise ValueError("behav_imp_weight_cap has an effect with loss: decoupled only")
         if (self.loss_agg == "constant") != (self.loss_constant is not None):
@@ -115,7 +119,7 @@ class EngineConfig(Section):
 
 
 class EvaluatorConfig(Section):
-    """When the policy is scored on the evaluation datasets. The last version is always scored where there are datasets."""
+    """When the policy is scored on the evaluation datasets; the last version always is, where there are any."""
 
     eval_at_start: bool = False
     freq_steps: int | None = Field(default=None, ge=1)
@@ -164,7 +168,7 @@ class SFTConfig(Section):
     train_batch_size: int = Field(ge=1)
     """Demonstrations per step."""
     seed: int = Field(default=1, ge=0)
-    """Seeds initialisation and data order. Not experiment.seed, so that runs with several seeds share one base model."""
+    """Seeds initialisation and data order. Not experiment.seed: runs with several seeds share one base model."""
     threads: int = Field(default=2, ge=1)
     """torch threads; nothing else runs meanwhile."""
     optimizer: OptimizerConfig = OptimizerConfig(lr=1e-3)

@@ -42,8 +42,8 @@ class Update:
 class Optimizer:
     """AdamW (arXiv 1711.05101) on float32 masters of the parameters.
 
-    A float32 parameter is its own master. Gradients of another type are added to the master's in float32 as soon as they
-    are made, so accumulation loses nothing. Vectors (norms, biases) are not decayed.
+    A float32 parameter is its own master. Gradients of another type are added to the master's in float32 as soon as
+    they are made, so accumulation loses nothing. Vectors (norms, biases) are not decayed.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], config: OptimizerConfig, total_steps: int) -> None:
@@ -99,5 +99,5 @@ class Optimizer:
                 master.grad = gradient if master.grad is None else master.grad + gradient
                 made.grad = None
 
-        parameter.register_post_accumulate_grad_hook(move_gradient)
+        parameter.register_post_accumulate_grad_hook(move_gradient)  # type: ignore[no-untyped-call]
         return master

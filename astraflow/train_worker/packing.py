@@ -41,8 +41,8 @@ def first_fit_decreasing(lengths: Sequence[int], capacity: int) -> Bins:
 def karmarkar_karp(lengths: Sequence[int], k: int, *, equal_count: bool = False) -> Bins:
     """Split into `k` bins of nearly equal sums by the largest differencing method (Karmarkar & Karp, 1982).
 
-    With `equal_count` every bin has len(lengths) / k items, by differencing sets of k items at a time; ValueError where k
-    does not divide.
+    With `equal_count` every bin has len(lengths) / k items, by differencing sets of k items at a time; ValueError where
+    k does not divide.
     """
     if k < 1:
         raise ValueError(f"k = {k} bins")
@@ -82,7 +82,7 @@ def micro_batches(lengths: Sequence[int], max_tokens: int, dp_size: int = 1) -> 
 
 
 def split_groups(group_ids: Sequence[int], n_minibatches: int) -> Bins:
-    """Split rows into `n_minibatches`, groups kept whole and in order of appearance, group counts differing by at most one.
+    """Split rows into `n_minibatches`, groups kept whole and in order; group counts differ by at most one.
 
     ValueError where there are fewer groups than minibatches.
     """

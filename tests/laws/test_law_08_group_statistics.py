@@ -1,4 +1,6 @@
-"""LAW 8. Group statistics are taken over a group id; a short, partial or single-sample group has a defined, tested result."""
+"""LAW 8. Group statistics are taken over a group id; a short, partial or single-sample group has a defined, tested
+result.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""LAW 9. Equal rewards give exactly zero advantage, tested on rewards and not on a tiny std; all-masked gives loss 0, finite."""
+"""LAW 9. Equal rewards give exactly zero advantage, tested on rewards and not on a tiny std; all-masked gives loss
+0, finite.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def test_all_masked(loss: str) -> None:
         "gspo": lambda: gspo_loss(logprobs, old, advantages, mask, rows),
         "sapo": lambda: sapo_loss(logprobs, old, advantages, mask),
     }[loss]()
-    total = aggregate(result.loss_T, token_weights(mask, rows))
+    total = aggregate(result.loss, token_weights(mask, rows))
     total.backward()
     assert total.item() == 0.0
     assert logprobs.grad is not None

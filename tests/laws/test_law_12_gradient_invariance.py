@@ -41,7 +41,7 @@ def rows() -> PackedRows:
 def loss(part: PackedRows, outputs: TokenOutputs) -> torch.Tensor:
     streams = part.streams
     policy = ppo_loss(outputs.logprobs, streams["behaviour_logprobs"], streams["advantages"], part.mask)
-    return policy.loss_T - 0.01 * outputs.entropy
+    return policy.loss - 0.01 * outputs.entropy
 
 
 def step(how: LossAggregation, max_tokens: int, order: list[int] | None = None) -> tuple[float, Decoder]:

@@ -1,6 +1,10 @@
-"""LAW 13. One weight tensor defines numerator and denominator of every aggregate (token, sequence, prompt mean; constant)."""
+"""LAW 13. One weight tensor defines numerator and denominator of every aggregate (token, sequence, prompt mean;
+constant).
+"""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 import torch
@@ -34,7 +38,5 @@ def test_parts_sum_to_the_whole(masks: list[list[bool]], how: LossAggregation) -
     values = torch.linspace(-1, 1, len(mask))
     weights = token_weights(mask, rows, how, groups, constant=5.0)
     whole = aggregate(values, weights)
-    parts = sum(
-        aggregate(values[start:end], weights[start:end]) for start, end in zip(rows[:-1], rows[1:], strict=True)
-    )
+    parts = sum(aggregate(values[start:end], weights[start:end]) for start, end in itertools.pairwise(rows.tolist()))
     torch.testing.assert_close(whole, parts)

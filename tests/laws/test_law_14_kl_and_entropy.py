@@ -1,4 +1,6 @@
-"""LAW 14. KL and entropy estimators: value and gradient are checked against the exact ones of a tabular policy; the sign is tested."""
+"""LAW 14. KL and entropy estimators: value and gradient are checked against the exact ones of a tabular policy;
+the sign is tested.
+"""
 
 from __future__ import annotations
 

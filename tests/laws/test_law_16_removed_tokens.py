@@ -1,5 +1,6 @@
-"""LAW 16. Tokens removed by M2PO or rejection sampling get loss 0 and keep their weight in the denominator unless configured;
-Invalid samples never enter the batch and are in neither; the removed share is shown."""
+"""LAW 16. Tokens removed by M2PO or rejection sampling get loss 0 and keep their weight in the denominator unless
+configured; Invalid samples never enter the batch and are in neither; the removed share is shown.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def test_m2po_removes_from_the_numerator_only() -> None:
     logprobs = torch.tensor([0.1, 2.0, 0.1, 1.0], requires_grad=True)
     weights = token_weights(MASK, ROWS)
     kept = m2po_mask(logprobs, torch.ones(4), MASK, 0.04)
-    loss = ppo_loss(logprobs, BEHAVIOUR, torch.ones(4), kept, eps_clip=9.0).loss_T
+    loss = ppo_loss(logprobs, BEHAVIOUR, torch.ones(4), kept, eps_clip=9.0).loss
     aggregate(loss, weights).backward()
     assert loss[~kept].tolist() == [0, 0]
     assert logprobs.grad is not None
@@ -33,8 +34,8 @@ def test_the_bounds_form_gives_the_same_gradient() -> None:
     loss = ppo_loss(
         logprobs, BEHAVIOUR, torch.ones(4), MASK, eps_clip=bounds.eps_low, eps_clip_higher=bounds.eps_high + 1e-6
     )
-    aggregate(loss.loss_T, token_weights(MASK, ROWS)).backward()
-    assert loss.clipped_T.tolist() == [False, True, False, True]
+    aggregate(loss.loss, token_weights(MASK, ROWS)).backward()
+    assert loss.clipped.tolist() == [False, True, False, True]
     assert logprobs.grad is not None
     torch.testing.assert_close(logprobs.grad, torch.tensor([-(torch.e**0.1) / 4, 0, -(torch.e**0.1) / 4, 0]))
 
@@ -42,6 +43,6 @@ def test_the_bounds_form_gives_the_same_gradient() -> None:
 def test_rejection_removes_from_the_numerator_only() -> None:
     logprobs = torch.tensor([0.0, 1.0, 0.0, 0.0], requires_grad=True)
     kept = reject(token_ratio(logprobs, BEHAVIOUR, MASK).detach(), MASK, upper=2.0)
-    aggregate(ppo_loss(logprobs, BEHAVIOUR, torch.ones(4), kept).loss_T, token_weights(MASK, ROWS)).backward()
+    aggregate(ppo_loss(logprobs, BEHAVIOUR, torch.ones(4), kept).loss, token_weights(MASK, ROWS)).backward()
     assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [-0.25, 0, -0.25, -0.25]

@@ -40,7 +40,7 @@ def shape_rewards(
 
 
 def outcome_rewards(outcome_N: Tensor, mask_T: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """float32 [T]: each row's outcome on its last sampled token, 0 elsewhere; a row without one has nowhere to put it."""
+    """float32 [T]: each row's outcome on its last sampled token, 0 elsewhere."""
     last = last_masked(mask_T, check_spans(cu_seqlens, len(mask_T)))
     out = torch.zeros(len(mask_T), dtype=torch.float32, device=mask_T.device)
     out[last[last >= 0]] = outcome_N.to(torch.float32)[last >= 0]
@@ -112,8 +112,8 @@ def discounted_success(reward_N: Tensor, tries_N: Tensor, gamma: float) -> Tenso
 def turn_returns(parents: Sequence[int | None], rewards: Sequence[float | None], gamma: float) -> list[float]:
     """Return of each turn of an episode: its own reward plus γ times the mean return of the turns that continue it.
 
-    `parents[i]` is the turn that turn i continues (None for a first turn), always an earlier one (ValueError). A turn is
-    credited by its descendants only: siblings do not get each other's reward. None counts as 0.
+    `parents[i]` is the turn that turn i continues (None for a first turn), always an earlier one (ValueError). A turn
+    is credited by its descendants only: siblings do not get each other's reward. None counts as 0.
     """
     returns = [0.0 if reward is None else float(reward) for reward in rewards]
     children = [0] * len(returns)
@@ -130,7 +130,7 @@ def turn_returns(parents: Sequence[int | None], rewards: Sequence[float | None],
 
 
 def _grid(mask: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For each sampled token its row and its ordinal among the row's sampled tokens; and the sampled tokens of each row."""
+    """Row and ordinal (among the row's sampled tokens) of each sampled token; how many each row has."""
     counts = span_count(mask, table)
     rows = span_of_token(table)[mask]
     before = counts.cumsum(0) - counts

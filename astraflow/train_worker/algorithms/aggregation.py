@@ -40,7 +40,7 @@ def token_weights(
     elif how == "prompt":
         if group_id_N is None:
             raise ValueError("the prompt mean needs group_id_N")
-        groups, group_of_row = group_id_N.unique(return_inverse=True)
+        groups, group_of_row = torch.unique(group_id_N, return_inverse=True)
         weights = _mean_of_means(kept, group_of_row[span_of_token(table)], len(groups))
     elif how == "constant":
         if constant is None or constant <= 0:

@@ -18,13 +18,13 @@ from astraflow.train_worker.algorithms.mismatch import log_ratio, span_ratio, tr
 class PolicyLoss:
     """What a policy loss says about each token."""
 
-    loss_T: Tensor
+    loss: Tensor
     """float [T], to be minimised; 0 where nothing was sampled."""
-    ratio_T: Tensor
+    ratio: Tensor
     """float [T], detached: the ratio that was clipped; 1 where nothing was sampled."""
-    clipped_T: Tensor
+    clipped: Tensor
     """bool [T], the clip decided, so the token has no gradient."""
-    dual_clipped_T: Tensor
+    dual_clipped: Tensor
     """bool [T], the dual clip decided."""
 
 
@@ -70,7 +70,7 @@ def decoupled_ppo_loss(
     weight = log_ratio(proximal_logprobs.detach(), behaviour_logprobs, mask).exp()
     if behav_imp_weight_cap is not None:
         weight = truncate(weight, behav_imp_weight_cap)
-    return PolicyLoss(surrogate.loss_T * weight, surrogate.ratio_T, surrogate.clipped_T, surrogate.dual_clipped_T)
+    return PolicyLoss(surrogate.loss * weight, surrogate.ratio, surrogate.clipped, surrogate.dual_clipped)
 
 
 def gspo_loss(

@@ -48,7 +48,8 @@ def version_spans(versions_T: Tensor, mask_T: Tensor, cu_seqlens: Tensor) -> Ten
     sampled = mask_T.bool().nonzero().squeeze(1)
     changed = versions_T[sampled].diff() != 0
     inside = span_of_token(table)[sampled].diff() == 0
-    return torch.cat([table, sampled[1:][changed & inside]]).unique()
+    cuts = sampled[1:][changed & inside]
+    return torch.cat([table, cuts]).sort().values if len(cuts) else table
 
 
 def truncate(ratio_T: Tensor, upper: float, lower: float = 0.0) -> Tensor:

@@ -1,8 +1,8 @@
 """Means and standard deviations of groups, by group id and never by row stride (LAW 8).
 
 Statistics count distinct samples: rows of one episode (branches, agents of one role) share a sample id and enter once,
-with the mean of their values. Equal values give exactly zero after the mean is subtracted, decided on the values and not
-on a tiny standard deviation (LAW 9); where the standard deviation is zero nothing is divided.
+with the mean of their values. Equal values give exactly zero after the mean is subtracted, decided on the values and
+not on a tiny standard deviation (LAW 9); where the standard deviation is zero nothing is divided.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class GroupStatistics:
 def group_statistics(values_M: Tensor, group_id_M: Tensor, sample_id_M: Tensor | None = None) -> GroupStatistics:
     """Return the statistics of each row's group. `sample_id_M` None: every row is a sample of its own."""
     values = values_M.to(torch.float64)
-    groups, group_of_row = group_id_M.unique(return_inverse=True)
+    groups, group_of_row = torch.unique(group_id_M, return_inverse=True)
     if sample_id_M is None:
         sample_of_row = torch.arange(len(values), device=values.device)
         group_of_sample = group_of_row
     else:
         pairs = torch.stack([group_of_row, sample_id_M.to(torch.int64)], dim=1)
-        samples, sample_of_row = pairs.unique(dim=0, return_inverse=True)
+        samples, sample_of_row = torch.unique(pairs, dim=0, return_inverse=True)
         group_of_sample = samples[:, 0]
     rows = values.new_zeros(len(group_of_sample)).index_add(0, sample_of_row, torch.ones_like(values))
     sample_value = values.new_zeros(len(group_of_sample)).index_add(0, sample_of_row, values) / rows
@@ -99,4 +99,5 @@ def _episodes(group_id_M: Tensor, sample_id_M: Tensor | None) -> Tensor | None:
     if sample_id_M is None:
         return None
     pairs = torch.stack([group_id_M.to(torch.int64), sample_id_M.to(torch.int64)], dim=1)
-    return pairs.unique(dim=0, return_inverse=True)[1]
+    numbers: Tensor = torch.unique(pairs, dim=0, return_inverse=True)[1]
+    return numbers

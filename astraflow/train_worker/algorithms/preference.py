@@ -21,8 +21,8 @@ def preference_margin(
 ) -> Tensor:
     """(log π/ref of the chosen) − (log π/ref of the rejected) of each pair, [P].
 
-    Log-ratios are summed over a row's masked tokens, or averaged with `per_token`. ValueError without cu_seqlens or with
-    an odd number of rows.
+    Log-ratios are summed over a row's masked tokens, or averaged with `per_token`. ValueError without cu_seqlens or
+    with an odd number of rows.
     """
     table = check_spans(cu_seqlens, len(logprobs))
     if len(table) % 2 == 0:

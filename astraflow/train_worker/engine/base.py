@@ -9,6 +9,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from astraflow.core.text.tokenizer import Tokenizer
 from astraflow.train_worker.packed_rows import PackedRows
 
 
@@ -23,7 +24,7 @@ class TokenOutputs:
 
 
 LossFunction = Callable[[PackedRows, TokenOutputs], Tensor]
-"""(rows of one micro-batch, their outputs) → loss of each token, float [T]; what it says where the mask is 0 is not read."""
+"""(rows of a micro-batch, their outputs) → loss of each token, float [T]; not read where the mask is 0."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class TrainEngine(Protocol):
     def train_step(self, rows: PackedRows, weights_T: Tensor, loss: LossFunction) -> StepResult:
         """One optimiser step on Σ weights × loss over all of `rows`.
 
-        `weights_T` is made over the whole minibatch, so the gradient does not depend on how the engine cuts it (LAW 12).
+        `weights_T` is made over the whole minibatch: the gradient does not depend on how the engine cuts it (LAW 12).
         """
 
     def named_weights(self) -> list[tuple[str, Tensor]]:
@@ -57,5 +58,5 @@ class TrainEngine(Protocol):
     def aliases(self) -> dict[str, tuple[str, ...]]:
         """Other names of the tied ones."""
 
-    def save(self, directory: Path, tokenizer_path: Path) -> None:
+    def save(self, directory: Path, tokenizer: Tokenizer) -> None:
         """Write the model in Hugging Face layout."""

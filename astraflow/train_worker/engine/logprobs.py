@@ -49,6 +49,6 @@ def token_logprobs(
         return score(hidden_MC, targets_M)
     parts = [
         checkpoint(score, hidden, targets, use_reentrant=False)
-        for hidden, targets in zip(hidden_MC.split(rows), targets_M.split(rows), strict=True)
+        for hidden, targets in zip(torch.split(hidden_MC, rows), torch.split(targets_M, rows), strict=True)
     ]
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from astraflow.core.model import Decoder, named_weights, packed_attention, packed_positions, tied_aliases
+from astraflow.core.text.tokenizer import Tokenizer
 from astraflow.errors import DataError
 from astraflow.train_worker.algorithms.aggregation import aggregate
 from astraflow.train_worker.checkpoint import save_checkpoint
@@ -59,7 +60,7 @@ class NativeEngine:
             part = rows.select(items)
             outputs = self.score(part)
             value = aggregate(loss(part, outputs), weights_T[rows.token_index(items)])
-            value.backward()
+            torch.autograd.backward(value)
             total += value.item()
             collected.put(items, outputs)
         update = self._optimizer.step()
@@ -93,8 +94,8 @@ class NativeEngine:
     def aliases(self) -> dict[str, tuple[str, ...]]:
         return tied_aliases(self._decoder.config)
 
-    def save(self, directory: Path, tokenizer_path: Path) -> None:
-        save_checkpoint(directory, self._decoder, tokenizer_path)
+    def save(self, directory: Path, tokenizer: Tokenizer) -> None:
+        save_checkpoint(directory, self._decoder, tokenizer)
 
     def _cut(self, rows: PackedRows) -> list[list[int]]:
         return micro_batches(rows.lengths.tolist(), self._max_tokens)[0]

@@ -1,0 +1,166 @@
+"""The trainer of one policy.
+
+    get_batch → shape rewards → advantages → optimiser steps → publish → notify_version → log
+
+Every version it announces is published before: version 0 before /ready, version s after step s. With `run_eval` a
+notification returns when the evaluation is done, so a step's record holds the scores of the version it made.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from astraflow.core.data import Batch, Manifest
+from astraflow.core.observability.run_directory import RunDirectory
+from astraflow.core.observability.spans import SpanLog
+from astraflow.core.text.tokenizer import Tokenizer
+from astraflow.train_worker.config import TrainWorkerSettings
+from astraflow.train_worker.engine.base import StepResult, TrainEngine
+from astraflow.train_worker.trainer.astraflow_client import AstraFlowClient
+from astraflow.train_worker.trainer.policy_batch import Minibatch, PolicyBatch
+from astraflow.train_worker.trainer.policy_objective import PolicyObjective, needs_proximal
+from astraflow.train_worker.trainer.policy_stats import batch_stats, eval_stats, update_stats
+
+LOGGER = logging.getLogger("astraflow.trainer")
+
+
+class Publisher(Protocol):
+    """Makes weight versions available to rollout services (WeightManager)."""
+
+    def initialize(
+        self, named_params: Mapping[str, Tensor], aliases: Mapping[str, tuple[str, ...]] | None = None
+    ) -> None: ...
+
+    def offload(self, named_params: Mapping[str, Tensor], version: int) -> dict[str, float]: ...
+
+    def manifest(self, version: int) -> Manifest: ...
+
+    def get_sender_endpoint(self) -> str: ...
+
+
+class Metrics(Protocol):
+    """Where a step's statistics go (StatsLogger)."""
+
+    def commit(self, step: int, stats: Mapping[str, float]) -> None: ...
+
+
+class AstraFlowPPOTrainer:
+    """Trains one policy on what Dataflow serves; owns neither its client, its publisher nor its metrics."""
+
+    def __init__(
+        self,
+        settings: TrainWorkerSettings,
+        engine: TrainEngine,
+        client: AstraFlowClient,
+        publisher: Publisher,
+        metrics: Metrics,
+        tokenizer: Tokenizer,
+        spans: SpanLog | None = None,
+    ) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.client = client
+        self.publisher = publisher
+        self.metrics = metrics
+        self.tokenizer = tokenizer
+        self.version = 0
+        self._config = settings.trainer
+        self._run_dir = RunDirectory(settings.run_dir)
+        self._spans = spans
+        self._seconds: dict[str, float] = {}
+
+    def train(self) -> None:
+        """Run all steps; returns after the last version is evaluated and saved."""
+        self.start()
+        for step in range(1, self._config.total_train_steps + 1):
+            with self._phase("wait_batch"):
+                reply = self.client.get_batch(self.version, self._config.batch_timeout_s)
+            with self._phase("train"):
+                stats = self.train_on(reply.batch)
+            self.version += 1
+            stats |= self.announce(step, run_eval=self._evaluates(step))
+            if self._saves(step):
+                self.engine.save(self._run_dir.checkpoint(step), self.tokenizer)
+            self._commit(step, {**reply.buffer_stats, **stats})
+
+    def start(self) -> None:
+        """Publish version 0 and tell Dataflow that this trainer is ready; evaluate where the configuration says so."""
+        self.client.initialize()
+        self.publisher.initialize(dict(self.engine.named_weights()), self.engine.aliases())
+        manifest = self.publish()
+        endpoint = self.publisher.get_sender_endpoint()
+        for name in (f"train_worker-{self.settings.model_id}", f"sender-{self.settings.model_id}"):
+            self._run_dir.announce(name, f"http://{endpoint}")
+        self.client.signal_ready(self._config.train_batch_size, endpoint, manifest)
+        LOGGER.info("ready: %s, version 0 is %s", self.settings.model_id, manifest.digest)
+        if self._config.evaluator.eval_at_start:
+            with self._phase("eval"):
+                reply = self.client.notify_version(0, 0, manifest, run_eval=True)
+            self._commit(0, eval_stats(reply.eval_results))
+        self._seconds.clear()
+
+    def train_on(self, batch: Batch) -> dict[str, float]:
+        """One batch: advantages, proximal logprobs where they are needed, an optimiser step per minibatch."""
+        actor = self._config.actor
+        policy = PolicyBatch.of(batch, actor, self.settings.max_new_tokens)
+        if needs_proximal(actor):
+            policy = policy.with_proximal(self.engine.forward(policy.rows).logprobs)
+        objective = PolicyObjective.of(actor, policy.rows)
+        minibatches = policy.minibatches(actor)
+        results = [self.engine.train_step(part.rows, part.weights, objective) for part in minibatches]
+        initial = _initial_logprobs(policy, minibatches, results)
+        return batch_stats(batch, policy, initial, self.version) | update_stats(objective, minibatches, results)
+
+    def announce(self, step: int, run_eval: bool) -> dict[str, float]:
+        """Publish the current version and make it Dataflow's; return the evaluation's numbers, if there was one."""
+        with self._phase("publish"):
+            manifest = self.publish()
+        with self._phase("eval" if run_eval else "notify"):
+            reply = self.client.notify_version(self.version, step, manifest, run_eval=run_eval)
+        return eval_stats(reply.eval_results)
+
+    def publish(self) -> Manifest:
+        """Make the current weights pullable as the current version."""
+        self.publisher.offload(dict(self.engine.named_weights()), self.version)
+        return self.publisher.manifest(self.version)
+
+    def _evaluates(self, step: int) -> bool:
+        every = self._config.evaluator.freq_steps
+        return step == self._config.total_train_steps or (every is not None and step % every == 0)
+
+    def _saves(self, step: int) -> bool:
+        every = self._config.saver.freq_steps
+        return step == self._config.total_train_steps or (every is not None and step % every == 0)
+
+    def _commit(self, step: int, stats: Mapping[str, float]) -> None:
+        seconds, self._seconds = self._seconds, {}
+        speed = {}
+        if "batch/tokens" in stats and seconds.get("train"):
+            speed["train/tokens_per_s"] = stats["batch/tokens"] / seconds["train"]
+        phases = {f"timeperf/{name}": value for name, value in seconds.items()}
+        self.metrics.commit(step, {**stats, **speed, **phases, "version": float(self.version)})
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        start, tick = time.time(), time.perf_counter()
+        yield
+        self._seconds[name] = time.perf_counter() - tick
+        if self._spans is not None:
+            self._spans.add(name, start, self._seconds[name], version=self.version)
+
+
+def _initial_logprobs(policy: PolicyBatch, minibatches: list[Minibatch], results: list[StepResult]) -> Tensor:
+    """Logprobs [T] of the policy before the first optimiser step: scored apart, or those of the only step."""
+    scored = policy.rows.streams.get("proximal_logprobs")
+    if scored is not None:
+        return scored
+    initial = torch.zeros(len(policy.rows.mask))
+    initial[policy.rows.token_index(minibatches[0].items)] = results[0].outputs.logprobs
+    return initial
