@@ -52,17 +52,20 @@ def get_reasoning_gym_sft_dataset(
     params: dict[str, Any] | None = None,
     worked_share: float = 1.0,
 ) -> list[Row]:
-    """Return `size` demonstrations {messages} from the train split; a share of them shows its working.
+    """Return `size` demonstrations {messages} from the train split, of mixed quality, as found in the wild.
 
-    Worked (sums of two terms): the column sums from the left, then the answer, "42-25" → "2,-3=17"; the others answer
-    at once, "=17". Only two-term chain_sum has worked demonstrations.
+    A share shows its working and is right: the column sums from the left, then the answer, "42-25" → "2,-3=17". The
+    others answer at once and carelessly, without carrying or borrowing, so that most are wrong: "42-25" → "=23".
+    Only two-term chain_sum has demonstrations.
     """
     chance = random.Random(seed)
     rows: list[Row] = []
     for entry in _entries(name, "train", size, seed, params or {}):
-        answer = f"={entry['answer']}"
+        expression = entry["metadata"]["expression"]
         if chance.random() < worked_share:
-            answer = columns(entry["metadata"]["expression"]) + answer
+            answer = f"{','.join(map(str, columns(expression)))}={entry['answer']}"
+        else:
+            answer = f"={careless(expression)}"
         rows.append({"messages": [*_row(name, entry, True)["messages"], {"role": "assistant", "content": answer}]})
     return rows
 
@@ -96,15 +99,22 @@ def check_gold(rows: list[Row]) -> None:
                 )
 
 
-def columns(expression: str) -> str:
-    """Column sums of a two-term expression from the left: "42 - 25" → "2,-3"."""
+def columns(expression: str) -> list[int]:
+    """Column sums of a two-term expression from the left: "42 - 25" → [2, -3]."""
     match = TERM.fullmatch(expression)
     if match is None:
         raise DataError(f"no worked demonstration for '{expression}': only sums and differences of two terms have one")
     width = max(len(match[1]), len(match[3]))
     sign = 1 if match[2] == "+" else -1
     digits = zip(match[1].zfill(width), match[3].zfill(width), strict=True)
-    return ",".join(str(int(a) + sign * int(b)) for a, b in digits)
+    return [int(a) + sign * int(b) for a, b in digits]
+
+
+def careless(expression: str) -> int:
+    """The answer without carrying or borrowing, with the right sign: "42 - 25" → 23, "98 + 93" → 81."""
+    size = int("".join(str(abs(column) % 10) for column in columns(expression)))
+    minuend, sign, subtrahend = expression.split()
+    return -size if sign == "-" and int(minuend) < int(subtrahend) else size
 
 
 def held_out(question: str) -> bool:

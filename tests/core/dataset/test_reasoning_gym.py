@@ -3,6 +3,7 @@ import json
 import pytest
 
 from astraflow.core.dataset.reasoning_gym import (
+    careless,
     check_gold,
     columns,
     extract_answer,
@@ -57,24 +58,35 @@ def test_a_wrong_gold_is_found_at_load() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "worked"), [("42 - 25", "2,-3"), ("20 + 56", "7,6"), ("98 + 93", "18,11"), ("7 + 95", "9,12")]
+    ("expression", "sums", "hasty"),
+    [
+        ("42 - 25", [2, -3], 23),
+        ("20 + 56", [7, 6], 76),
+        ("98 + 93", [18, 11], 81),
+        ("7 + 95", [9, 12], 92),
+        ("23 - 60", [-4, 3], -43),
+        ("57 - 87", [-3, 0], -30),
+        ("15 - 13", [0, 2], 2),
+    ],
 )
-def test_columns_are_summed_from_the_left(expression: str, worked: str) -> None:
-    assert columns(expression) == worked
+def test_columns_are_summed_from_the_left(expression: str, sums: list[int], hasty: int) -> None:
+    assert columns(expression) == sums
+    assert careless(expression) == hasty
 
 
-def test_demonstrations_are_right() -> None:
-    rows = get_reasoning_gym_sft_dataset(size=300, seed=5, params=SUMS, worked_share=0.5)
-    worked = 0
+def test_worked_demonstrations_are_right_and_most_hasty_ones_wrong() -> None:
+    rows = get_reasoning_gym_sft_dataset(size=400, seed=5, params=SUMS, worked_share=0.5)
+    worked, hasty = [], []
     for row in rows:
         question, answer = (message["content"] for message in row["messages"])
         trace, _, result = answer.rpartition("=")
-        assert int(result) == eval(question)
+        (worked if trace else hasty).append(int(result) == eval(question))
         if trace:
-            worked += 1
             tens, units = map(int, trace.split(","))
             assert 10 * tens + units == int(result)
-    assert 100 < worked < 200
+    assert all(worked)
+    assert 150 < len(worked) < 250
+    assert 0.25 < sum(hasty) / len(hasty) < 0.5
 
 
 @pytest.mark.parametrize(
