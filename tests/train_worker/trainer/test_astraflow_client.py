@@ -8,10 +8,9 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 
-from astraflow.core.protocol.http import build_app
+from astraflow.core.protocol.http import build_app, in_process
 from astraflow.errors import CallerError, DeadlineError
 from astraflow.train_worker.trainer.astraflow_client import AstraFlowClient
 
@@ -77,7 +76,7 @@ def test_an_error_of_dataflow_arrives_as_its_class() -> None:
 
         @property
         def transport(self) -> Any:
-            return httpx.ASGITransport(app=self.app)
+            return in_process(self.app)
 
     with connect(Without()) as client:
         with pytest.raises(CallerError, match="no route"):

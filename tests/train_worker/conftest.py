@@ -17,7 +17,7 @@ from torch import Tensor
 
 from astraflow.core.data import Batch, Group, Manifest, StopReason, Trajectory, Turn, Value
 from astraflow.core.protocol import messages as m
-from astraflow.core.protocol.http import Endpoint, StatusEndpoint, build_app
+from astraflow.core.protocol.http import Endpoint, StatusEndpoint, build_app, in_process
 
 MakeBatch = Callable[[int], Batch]
 
@@ -31,6 +31,7 @@ class ScriptedDataflow:
         self.served: list[int] = []
         self.notified: list[m.NotifyVersionRequest] = []
         self.stopped = False
+        self._held: threading.Event | None = None
         self.app = build_app(
             "scripted dataflow",
             "token",
@@ -44,14 +45,22 @@ class ScriptedDataflow:
         )
 
     @property
-    def transport(self) -> httpx.ASGITransport:
-        return httpx.ASGITransport(app=self.app)
+    def transport(self) -> httpx.AsyncBaseTransport:
+        return in_process(self.app)
+
+    def hold_batches(self) -> threading.Event:
+        """Answer no batch from now on; the event says that one is waited for."""
+        self._held = threading.Event()
+        return self._held
 
     async def _ready(self, request: m.ReadyRequest) -> m.ReadyReply:
         self.ready.append(request)
         return m.ReadyReply(next_version=1)
 
     async def _batch(self, request: m.BatchRequest) -> m.BatchReply:
+        if self._held is not None:
+            self._held.set()
+            await asyncio.get_running_loop().create_future()
         self.served.append(request.version)
         return m.BatchReply(batch=self.make_batch(request.version), buffer_stats={"buffer/ready": 3.0})
 
