@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from astraflow.core.model.config import ModelConfig
 from astraflow.core.model.norm import rms_norm
 from astraflow.core.model.rope import rope_table
+from astraflow.core.model.swiglu import swiglu
 
 
 class Attend(Protocol):
@@ -128,7 +129,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """SwiGLU (Shazeer, 2020)."""
+    """Gated feed-forward layer."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -141,8 +142,7 @@ class MLP(nn.Module):
     def forward(self, x_TC: Tensor, h_TC: Tensor) -> Tensor:
         """Return x + mlp(h)."""
         weight, bias = self._stacked or _joined(self.gate_proj, self.up_proj)
-        gate, up = F.linear(h_TC, weight, bias).chunk(2, -1)
-        return _add_linear(x_TC, F.silu(gate) * up, self.down_proj)
+        return _add_linear(x_TC, swiglu(F.linear(h_TC, weight, bias)), self.down_proj)
 
     def stack(self) -> None:
         self._stacked = _stack(self.gate_proj, self.up_proj)

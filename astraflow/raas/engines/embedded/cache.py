@@ -74,7 +74,7 @@ class DecodeAttention:
         keys = keys[:rows].flatten(0, 1)[:, : self._width]
         values = values[:rows].flatten(0, 1)[:, : self._width]
         scores = torch.baddbmm(self._bias, q, keys.transpose(1, 2), alpha=dim**-0.5)
-        weights = scores.softmax(-1, dtype=torch.float32).to(q.dtype)
+        weights = scores.softmax(-1)
         return torch.bmm(weights, values).view(rows, heads, dim)
 
 
