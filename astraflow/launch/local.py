@@ -32,8 +32,8 @@ FINISH_GRACE = 10.0
 """Seconds that each stage has after a run that ended well."""
 
 
-class Interrupted(Exception):  # noqa: N818 (an order, not an error)
-    """SIGINT or SIGTERM reached the launcher."""
+class Interrupted(BaseException):
+    """SIGINT or SIGTERM reached the launcher. Not an Exception: nothing on its way may take it for a failure."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)

@@ -49,13 +49,13 @@ class Progress:
         live = status.get("live") or {}
         self.reward = live.get("reward", self.reward)
         self.rollout_tokens_per_s = live.get("tokens_per_s", self.rollout_tokens_per_s)
-        waiting = status.get("waiting") or []
         if status.get("eval_running"):
-            self.activity = "evaluating"
-        elif waiting and self.step == 0:
-            self.activity = f"waiting for {waiting[0].get('on', '?')}"
-        else:
-            self.activity = "training" if self.step else "starting"
+            done = live.get("eval_progress") or {}
+            self.activity = "evaluating" + (
+                f" {done['done']}/{done['total']}" if {"done", "total"} <= set(done) else ""
+            )
+        elif status:
+            self.activity = "training" if self.step else str(status.get("status", "starting"))
 
     @property
     def eta_s(self) -> float | None:

@@ -47,7 +47,7 @@ def publish(settings: PublisherSettings) -> EvalResults:
         settings.model_id,
         token,
         transports=(experiment.weight_transfer_mode,),
-        wire_dtype=experiment.wire_dtype or experiment.dtype,
+        wire_dtype=experiment.wire_dtype,
     )
     try:
         manager.initialize(weights, aliases=tied_aliases(config))

@@ -1,0 +1,168 @@
+"""The supervisor, with real processes that are small: each is a module that announces itself and does one thing."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from astraflow.core.config import Section
+from astraflow.core.observability.run_directory import RunDirectory
+from astraflow.errors import PeerError
+from astraflow.launch.local import Interrupted, LocalProcesses, interruptible
+from astraflow.launch.specs import ProcessSpec
+
+MODULE = """
+import json, os, signal, sys, threading
+from astraflow.core.observability.lifeline import watch_parent
+from astraflow.core.observability.run_directory import RunDirectory
+
+settings = json.load(open(sys.argv[2]))
+watch_parent(0.2)
+
+def stop(signum, frame):
+    with open(os.path.join(settings["run_dir"], "order"), "a") as file:
+        file.write(settings["name"] + "\\n")
+    os._exit(0)
+
+if settings["does"] == "fail":
+    print("the reason of it all", flush=True)
+    sys.exit(3)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if settings["does"] == "ignore" else stop)
+RunDirectory(settings["run_dir"]).announce(settings["name"], "http://127.0.0.1:9")
+if settings["does"] == "finish":
+    sys.exit(0)
+while True:
+    threading.Event().wait(10)
+"""
+
+
+class Settings(Section):
+    name: str
+    does: str
+    run_dir: str
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    (tmp_path / "small_process.py").write_text(MODULE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return RunDirectory(tmp_path / "run")
+
+
+def spec(run_dir: RunDirectory, name: str, does: str = "serve") -> ProcessSpec:
+    settings = Settings(name=name, does=does, run_dir=str(run_dir.root))
+    return ProcessSpec(name, "small_process", settings, run_dir.settings(name), run_dir.log(name))
+
+
+def gone(pids: list[int]) -> bool:
+    return all(not Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_run_that_ends_well_stops_in_order(run_dir: RunDirectory) -> None:
+    with LocalProcesses(run_dir) as processes:
+        processes.spawn([spec(run_dir, "dataflow")])
+        first = processes.listening(["dataflow"])
+        processes.spawn([spec(run_dir, "raas-0")])
+        processes.spawn([spec(run_dir, "trainer", "finish")])
+        second = processes.listening(["raas-0"])
+        ticks: list[int] = []
+        processes.watch(["trainer"], lambda: ticks.append(1))
+    assert (run_dir.root / "order").read_text().split() == ["raas-0", "dataflow"]
+    assert gone([announced.pid for announced in (*first.values(), *second.values())])
+    assert list((run_dir.root / "endpoints").iterdir()) == []
+
+
+def test_a_failure_is_shown_with_its_last_lines_and_stops_the_rest(run_dir: RunDirectory) -> None:
+    with (
+        pytest.raises(PeerError, match=r"(?s)trainer \(pid \d+\) ended: exit code 3.*the reason of it all"),
+        LocalProcesses(run_dir) as processes,
+    ):
+        processes.spawn([spec(run_dir, "dataflow")])
+        pid = processes.listening(["dataflow"])["dataflow"].pid
+        processes.spawn([spec(run_dir, "trainer", "fail")])
+        processes.watch(["trainer"])
+    assert gone([pid])
+
+
+def test_a_service_that_is_killed_ends_the_run_at_once(run_dir: RunDirectory) -> None:
+    with (
+        pytest.raises(PeerError, match=r"raas-0 \(pid \d+\) ended: killed by SIGKILL"),
+        LocalProcesses(run_dir) as processes,
+    ):
+        processes.spawn([spec(run_dir, "raas-0"), spec(run_dir, "trainer")])
+        found = processes.listening(["raas-0", "trainer"])
+        processes.watch(["trainer"], lambda: os.kill(found["raas-0"].pid, signal.SIGKILL))
+    assert gone([announced.pid for announced in found.values()])
+
+
+def test_a_service_may_not_end_before_the_run_does_even_with_exit_code_0(run_dir: RunDirectory) -> None:
+    with pytest.raises(PeerError, match="dataflow"), LocalProcesses(run_dir) as processes:
+        processes.spawn([spec(run_dir, "dataflow", "finish"), spec(run_dir, "trainer")])
+        processes.watch(["trainer"])
+
+
+def test_a_process_that_ends_while_others_start_is_the_one_named(run_dir: RunDirectory) -> None:
+    with pytest.raises(PeerError, match="the reason of it all"), LocalProcesses(run_dir) as processes:
+        processes.spawn([spec(run_dir, "dataflow", "fail")])
+        processes.listening(["dataflow"])
+
+
+def test_what_ignores_the_order_to_stop_is_killed_in_time(run_dir: RunDirectory) -> None:
+    processes = LocalProcesses(run_dir, grace=0.2)
+    processes.spawn([spec(run_dir, "stubborn", "ignore")])
+    pid = processes.listening(["stubborn"])["stubborn"].pid
+    start = time.monotonic()
+    processes.stop()
+    assert time.monotonic() - start < 5
+    assert gone([pid])
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_everything_in_order(run_dir: RunDirectory, signum: signal.Signals) -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(Interrupted) as caught, interruptible(), LocalProcesses(run_dir) as processes:
+        processes.spawn([spec(run_dir, "dataflow")])
+        pid = processes.listening(["dataflow"])["dataflow"].pid
+        processes.watch(["dataflow"], lambda: os.kill(os.getpid(), signum))
+    assert caught.value.exit_code == 128 + signum
+    assert gone([pid])
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+LAUNCHER = """
+import sys, threading
+from pathlib import Path
+from astraflow.core.observability.run_directory import RunDirectory
+from astraflow.launch.local import LocalProcesses
+from astraflow.launch.specs import ProcessSpec
+from astraflow.core.config import Section
+
+class Settings(Section):
+    name: str
+    does: str
+    run_dir: str
+
+run = RunDirectory(sys.argv[1])
+settings = Settings(name="x", does="ignore", run_dir=sys.argv[1])
+processes = LocalProcesses(run)
+processes.spawn([ProcessSpec("x", "small_process", settings, run.settings("x"), run.log("x"))])
+print(processes.listening(["x"])["x"].pid, flush=True)
+threading.Event().wait()
+"""
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(run_dir: RunDirectory) -> None:
+    """LAW 33: the child ignores SIGTERM, and still its closed lifeline ends it."""
+    command = [sys.executable, "-c", LAUNCHER, str(run_dir.root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        child = os.pidfd_open(int(launcher.stdout.readline()))
+        launcher.kill()
+    ended, _, _ = select.select([child], [], [], 20.0)
+    os.close(child)
+    assert ended, "the child outlived its launcher"
