@@ -251,6 +251,28 @@ class ResetRequest(Request, frozen=True, kw_only=True):
     timeout: float = 5.0
 
 
+class ResetResult(Reply, frozen=True, kw_only=True):
+    ready_for_eval: bool
+    """Everything that ran has ended."""
+    cancelled: int
+    """Tasks that were forgotten."""
+    stragglers: int
+    """Groups that still run; their results never appear."""
+    reset_epoch: int
+    """Resets so far."""
+
+
+class EvalPullResult(Reply, frozen=True, kw_only=True):
+    """/eval_pull, the documented name of a pull from lane eval."""
+
+    items: list[PulledItem]
+    inflight: int
+    pending: int
+    """Queued."""
+    total_submitted: int
+    """Since the start of the service."""
+
+
 class VersionState(Reply, frozen=True, kw_only=True):
     number: int
     digest: str

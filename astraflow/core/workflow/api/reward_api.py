@@ -25,27 +25,27 @@ DEFAULT_TIMEOUT = 15.0
 _ARGUMENTS = frozenset({"prompt", "completions", "prompt_ids", "completion_ids"})
 
 
-class NamedReward:
-    """A reward function by name, with what a service decided for it. Its module is imported where it runs, not here.
+class ServedReward:
+    """A reward function as a service hands it to workflows: with the pool and the deadline that the service decided.
 
-    A RaaS hands these to workflows as `reward_fn`; called, it behaves as the function itself.
+    Named as "module:attr", its module is imported where it runs, not here. Called, it behaves as the function itself.
     """
 
     def __init__(
         self,
-        target: str,
+        function: RewardFunction | str,
         *,
         pool: RewardPool | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT,
     ) -> None:
-        self.target = target
-        """"module:attr"."""
+        self.function = function
         self.pool = pool
         """Where it is computed; None: in this process, without a deadline."""
         self.timeout_seconds = timeout_seconds
 
     def __call__(self, *args: Any, **row: Any) -> Any:
-        return load_target(self.target, "reward")(*args, **row)
+        function = load_target(self.function, "reward") if isinstance(self.function, str) else self.function
+        return function(*args, **row)
 
 
 class AsyncRewardWrapper:
@@ -59,7 +59,7 @@ class AsyncRewardWrapper:
 
     def __init__(
         self,
-        reward_fn: RewardFunction | NamedReward,
+        reward_fn: RewardFunction | ServedReward,
         timeout_seconds: float = DEFAULT_TIMEOUT,
         max_workers: int | None = None,
         max_retries: int = 0,
@@ -70,13 +70,16 @@ class AsyncRewardWrapper:
         self.first_traceback: str | None = None
         """Of the first call that crashed; None while none has."""
         self._pool: RewardPool | None
-        if isinstance(reward_fn, NamedReward):
+        function: RewardFunction | str
+        if isinstance(reward_fn, ServedReward):
             self._pool = reward_fn.pool
+            function = reward_fn.function
             if timeout_seconds == DEFAULT_TIMEOUT:
                 self.timeout_seconds = reward_fn.timeout_seconds
         else:
             self._pool = None if max_workers == 0 else RewardPool(max_workers)
-        self._shipment = ship(reward_fn) if self._pool is not None else None
+            function = reward_fn
+        self._shipment = ship(function) if self._pool is not None else None
 
     async def __call__(
         self, prompt: str, completions: str, prompt_ids: Sequence[int], completion_ids: Sequence[int], **row: Any
@@ -96,7 +99,7 @@ class AsyncRewardWrapper:
 
     def close(self) -> None:
         """End the processes that are this wrapper's own."""
-        if self._pool is not None and not isinstance(self.reward_fn, NamedReward):
+        if self._pool is not None and not isinstance(self.reward_fn, ServedReward):
             self._pool.close()
 
     async def _compute(self, call: Call) -> Reward:

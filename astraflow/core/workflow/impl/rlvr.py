@@ -12,7 +12,7 @@ import numpy as np
 from astraflow.core.data import GenerationHyperparameters, ModelRequest, Trajectory, Turn
 from astraflow.core.data.trajectory import Row
 from astraflow.core.workflow.api.engine_api import InferenceEngine
-from astraflow.core.workflow.api.reward_api import AsyncRewardWrapper, NamedReward
+from astraflow.core.workflow.api.reward_api import AsyncRewardWrapper, ServedReward
 from astraflow.core.workflow.api.workflow_api import EpisodeTask, EpisodeWorkflow
 from astraflow.core.workflow.reward.shipping import RewardFunction
 from astraflow.errors import DataError
@@ -46,7 +46,7 @@ class RLVRWorkflow(EpisodeWorkflow):
 
     def __init__(
         self,
-        reward_fn: RewardFunction | NamedReward,
+        reward_fn: RewardFunction | ServedReward,
         gconfig: GenerationHyperparameters,
         tokenizer: ChatTokenizer,
         enable_thinking: bool | None = None,

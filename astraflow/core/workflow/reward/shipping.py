@@ -50,12 +50,11 @@ class _Module(msgspec.Struct):
     name: str
 
 
-def ship(function: RewardFunction) -> Shipment:
-    """Pack a callable; ConfigError where a worker could not have it."""
+def ship(function: RewardFunction | str) -> Shipment:
+    """Pack a callable or a "module:attr", which is not imported here; ConfigError where a worker could not have it."""
+    if isinstance(function, str):
+        return Shipment(function, function)
     label = getattr(function, "__qualname__", type(function).__name__)
-    target = getattr(function, "target", None)
-    if isinstance(target, str):  # a reward that is known by name and not imported here
-        return Shipment(target, target)
     if isinstance(function, FunctionType) and _importable(function):
         target = f"{function.__module__}:{function.__qualname__}"
         return Shipment(target, target)
