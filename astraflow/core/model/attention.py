@@ -32,8 +32,9 @@ class PackedAttention:
         self._order: Tensor | None = None
         if len(self._buckets) > 1:
             lengths_N = lengths[order]
-            first = lengths_N.cumsum(0) - lengths_N
-            self._order = torch.arange(int(borders[-1])) + (borders[:-1][order] - first).repeat_interleave(lengths_N)
+            shift = borders[:-1][order] - (lengths_N.cumsum(0) - lengths_N)
+            tokens = torch.arange(int(borders[-1]), device=borders.device)
+            self._order = tokens + shift.repeat_interleave(lengths_N)
             self._inverse = self._order.argsort()
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
@@ -55,8 +56,8 @@ class _Bucket:
     def __init__(self, lengths: Tensor) -> None:
         self.rows, self.width, self.tokens = lengths.numel(), int(lengths.max()), int(lengths.sum())
         first = lengths.cumsum(0) - lengths
-        shift = torch.arange(self.rows) * self.width - first
-        self._place = torch.arange(self.tokens) + shift.repeat_interleave(lengths)
+        shift = torch.arange(self.rows, device=lengths.device) * self.width - first
+        self._place = torch.arange(self.tokens, device=lengths.device) + shift.repeat_interleave(lengths)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out = F.scaled_dot_product_attention(
@@ -79,4 +80,4 @@ def packed_attention(cu_seqlens: Tensor) -> PackedAttention:
 def packed_positions(cu_seqlens: Tensor) -> Tensor:
     """Return each packed token's position in its own sequence, int64 [T]."""
     borders = cu_seqlens.to(torch.int64)
-    return torch.arange(int(borders[-1])) - borders[:-1].repeat_interleave(borders.diff())
+    return torch.arange(int(borders[-1]), device=borders.device) - borders[:-1].repeat_interleave(borders.diff())
