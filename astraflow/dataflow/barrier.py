@@ -58,6 +58,9 @@ class VersionBarrier:
         self._members.discard(model_id)
         self._absent.discard(model_id)
         self._arrived.discard(model_id)
+        if not self._arrived:
+            # whoever opened the round has left: nobody waits in it
+            self._opened = None
         return self.poll(now)
 
     def arrive(self, model_id: str, now: float) -> Round | None:

@@ -265,7 +265,7 @@ class RaaSPool:
         """An instance says what it serves, by its own digest; False, and no work for it, unless the manifest agrees."""
         instance = self._by_key.get(key)
         published = self._published[model_id].get(version)
-        if instance is None:
+        if instance is None or instance.health is Health.DEAD:
             return False
         if published is None or published.manifest.digest != digest:
             instance.verified.pop(model_id, None)

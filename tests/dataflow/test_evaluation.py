@@ -1,0 +1,145 @@
+"""Scores of evaluation rounds, and rounds as state."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.core.data import Failed, Invalid
+from astraflow.dataflow.evaluation import (
+    EvalRound,
+    EvalSet,
+    PromptScores,
+    cluster_bootstrap,
+    pass_at_k,
+    score_dataset,
+)
+from astraflow.dataflow.scripted import example_rows, group_result
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "k", "expected"),
+    [(8, 1, 4, 0.5), (4, 2, 2, 0.8333333), (2, 1, 8, 1.0), (2, 0, 8, 0.0), (1, 1, 1, 1.0), (0, 0, 4, 0.0)],
+)
+def test_pass_at_k(n: int, c: int, k: int, expected: float) -> None:
+    assert pass_at_k(n, c, k) == pytest.approx(expected, abs=1e-7)
+
+
+def eval_set(rows: int = 2, n: int = 4, **options: object) -> EvalSet:
+    return EvalSet("d", "eval/w", example_rows(rows), n, **options)  # type: ignore[arg-type]
+
+
+def test_two_prompts_of_four_runs_with_one_success() -> None:
+    scores = [PromptScores([1.0, 0, 0, 0]), PromptScores([0.0, 0, 0, 0])]
+    result = score_dataset(eval_set(), scores, seed=1)
+    assert (result.avg_at_k, result.pass_at_k, result.k) == (12.5, 50.0, 4)
+    assert (result.correct, result.total, result.sample_count, result.greedy) == (1, 2, 8, None)
+    assert result.mean_reward == 0.125
+
+
+def test_samples_without_a_reward_are_wrong_and_counted() -> None:
+    result = score_dataset(eval_set(1), [PromptScores([1.0, 0.5], invalid=2, greedy=1.0)], seed=1)
+    assert (result.avg_at_k, result.invalid, result.mean_reward, result.greedy) == (25.0, 2, 0.75, 100.0)
+
+
+def test_a_reward_counts_as_right_from_one_on() -> None:
+    assert PromptScores([1.0, 1 - 1e-7, 0.999, 2.0]).correct == 3
+
+
+def test_the_interval_is_seeded_and_over_prompts() -> None:
+    means = np.array([0.0] * 50 + [1.0] * 50)
+    low, high = cluster_bootstrap(means, seed=3)
+    assert (low, high) == cluster_bootstrap(means, seed=3) != cluster_bootstrap(means, seed=4)
+    assert low == pytest.approx(0.4, abs=0.02)
+    assert high == pytest.approx(0.6, abs=0.02)
+    # a prompt of eight samples is one cluster, not eight
+    assert cluster_bootstrap(np.array([0.5]), seed=1) == (0.5, 0.5)
+
+
+def test_a_round_asks_for_samples_repeats_and_a_greedy_one() -> None:
+    r = EvalRound(1, {"model0": 3}, [eval_set(2, 4, repeat=2)], 100)
+    tasks = [t.task for t in r.lease("a", "eval/w", 99)]
+    assert [(t.n_samples, t.greedy) for t in tasks] == [(4, False), (4, False), (1, True)] * 2
+    assert [t.group_id for t in tasks] == list(range(100, 106))
+    assert len({t.task_id for t in tasks}) == 6
+    assert r.pending == 0
+
+
+def test_tasks_are_leased_by_workflow() -> None:
+    sets = [eval_set(1, greedy=False), EvalSet("e", "eval/other", example_rows(1), 1, greedy=False)]
+    r = EvalRound(1, {"model0": 0}, sets, 1)
+    assert len(r.lease("a", "eval/w", 9)) == 1
+    assert r.lease("a", "eval/w", 9) == []
+    assert r.next_workflow == "eval/other"
+
+
+def test_each_task_is_scored_once_and_by_its_owner() -> None:
+    r = EvalRound(1, {"model0": 2}, [eval_set(1, 2, greedy=False)], 1)
+    (task,) = r.lease("a", "eval/w", 9)
+    result = group_result(task.task, [1.0, 0.0], (2, 2))
+    assert not r.finish("b", task.task.task_id, result)
+    assert r.finish("a", task.task.task_id, result)
+    assert not r.finish("a", task.task.task_id, result)
+    assert r.finished
+    assert r.results(1).datasets["d"].avg_at_k == 50.0
+    assert r.results(1).version == 2
+
+
+def test_tokens_of_another_version_are_sampled_again() -> None:
+    r = EvalRound(1, {"model0": 2}, [eval_set(1, 1, greedy=False)], 1)
+    (task,) = r.lease("a", "eval/w", 9)
+    assert r.finish("a", task.task.task_id, group_result(task.task, [1.0], (2, 3)))
+    assert (r.done, r.pending) == (0, 1)
+    (again,) = r.lease("a", "eval/w", 9)
+    assert r.finish("a", again.task.task_id, group_result(again.task, [1.0], (2, 2)))
+    assert r.results(1).overall_avg_at_k == 100.0
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "invalid", "correct"),
+    [([1.0, Failed("crash"), Invalid("timeout")], 2, 1), ([1.0], 2, 1), (None, 3, 0)],
+)
+def test_failed_missing_and_rejected_samples(outcomes: list[object] | None, invalid: int, correct: int) -> None:
+    r = EvalRound(1, {"model0": 0}, [eval_set(1, 3, greedy=False)], 1)
+    (task,) = r.lease("a", "eval/w", 9)
+    result = None if outcomes is None else group_result(task.task, outcomes, (0,))  # type: ignore[arg-type]
+    r.finish("a", task.task.task_id, result)
+    scores = r.results(1).datasets["d"]
+    assert (scores.invalid, scores.correct, scores.sample_count) == (invalid, correct, 3)
+
+
+def test_a_greedy_sample_that_fails_is_wrong() -> None:
+    r = EvalRound(1, {"model0": 0}, [eval_set(1, 1)], 1)
+    for task in r.lease("a", "eval/w", 9):
+        r.finish("a", task.task.task_id, group_result(task.task, [Failed("crash") if task.greedy else 1.0], (0,)))
+    assert r.results(1).datasets["d"].greedy == 0.0
+
+
+@given(seed=st.integers(0, 2**32))
+def test_a_round_survives_any_order_of_losses(seed: int) -> None:
+    chance = random.Random(seed)
+    r = EvalRound(1, {"model0": 1}, [eval_set(4, 2)], 1)
+    held: dict[str, list[str]] = {"a": [], "b": []}
+    tasks = {}
+    for _ in range(2000):
+        if r.finished:
+            break
+        owner = chance.choice("ab")
+        match chance.randrange(4):
+            case 0:
+                for task in r.lease(owner, "eval/w", chance.randint(1, 3)):
+                    tasks[task.task.task_id] = task
+                    held[owner].append(task.task.task_id)
+            case 1:
+                r.give_back(owner, r.leased(owner))
+            case _ if held[owner]:
+                task_id = chance.choice(held[owner])
+                outcomes = [1.0] * (tasks[task_id].task.n_samples or 1)
+                r.finish(owner, task_id, group_result(tasks[task_id].task, outcomes, (1,)))
+            case _:
+                pass
+    results = r.results(1).datasets["d"]
+    assert r.done == r.total == 8
+    assert (results.correct, results.sample_count, results.greedy) == (8, 8, 100.0)

@@ -1,0 +1,228 @@
+"""Invariant 4: every transition that exists, every one that does not, and counters that agree after each."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.dataflow.ledger import (
+    Acknowledge,
+    Curate,
+    Drop,
+    DropReason,
+    Event,
+    Expire,
+    Finish,
+    GroupKey,
+    Issue,
+    Lease,
+    Ledger,
+    LoseLeases,
+    Serve,
+    State,
+)
+from astraflow.errors import InvariantError
+
+KEY = GroupKey("model0")
+STEPS: list[Event] = [
+    Issue(7),
+    Lease((1,), "raas#1", 10.0),
+    Finish(1, "raas#1", (KEY,)),
+    Curate(1),
+    Serve((1,), 0),
+    Acknowledge("model0"),
+]
+STATES = [State.QUEUED, State.LEASED, State.DONE, State.READY, State.SERVED]
+
+
+def after(n: int) -> Ledger:
+    """A ledger whose group 1 has gone through the first n steps to training."""
+    ledger = Ledger()
+    for event in STEPS[:n]:
+        ledger.handle(event)
+    ledger.validate()
+    return ledger
+
+
+def test_an_occurrence_moves_from_queued_to_trained() -> None:
+    ledger = Ledger()
+    seen = [(moved.before, moved.after) for event in STEPS for moved in ledger.handle(event)]
+    assert seen == [
+        (None, State.QUEUED),
+        (State.QUEUED, State.LEASED),
+        (State.LEASED, None),
+        (None, State.DONE),
+        (State.DONE, State.READY),
+        (State.READY, State.SERVED),
+        (State.SERVED, State.TRAINED),
+    ]
+    assert ledger.counters.trained == ledger.counters.issued == 1
+    assert ledger.get(1) is None
+    ledger.validate()
+
+
+@pytest.mark.parametrize("n", range(1, 6))
+def test_each_state_is_what_the_steps_so_far_made(n: int) -> None:
+    entry = after(n).get(1)
+    assert entry is not None
+    assert entry.state is STATES[n - 1]
+
+
+ALLOWED = {
+    (1, "lease"),
+    (3, "curate"),
+    (3, "curate_drop"),
+    (4, "drop"),
+    (4, "serve"),
+}
+MOVES: dict[str, Event] = {
+    "lease": Lease((1,), "raas#2", 10.0),
+    "curate": Curate(1),
+    "curate_drop": Curate(1, DropReason.ZERO_ADVANTAGE),
+    "drop": Drop((1,), DropReason.STALE),
+    "serve": Serve((1,), 0),
+}
+
+
+@pytest.mark.parametrize("n", range(7))
+@pytest.mark.parametrize("name", MOVES)
+def test_a_move_from_another_state_is_a_bug_and_changes_nothing(n: int, name: str) -> None:
+    ledger = after(n)
+    if (n, name) in ALLOWED:
+        assert ledger.handle(MOVES[name])
+    else:
+        before = ledger.counters.states.copy()
+        with pytest.raises(InvariantError, match="group 1 is"):
+            ledger.handle(MOVES[name])
+        assert +ledger.counters.states == +before
+    ledger.validate()
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 6])
+def test_a_result_without_a_lease_is_an_orphan(n: int) -> None:
+    ledger = after(n)
+    assert ledger.handle(Finish(1, "raas#1", (KEY,))) == []
+    assert ledger.counters.orphans == 1
+    ledger.validate()
+
+
+def test_a_result_from_another_owner_is_an_orphan() -> None:
+    ledger = after(2)
+    assert ledger.handle(Finish(1, "raas#2", (KEY,))) == []
+    assert ledger.get(1) is not None
+    assert ledger.get(1).state is State.LEASED  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("event", "requeued"),
+    [
+        (LoseLeases("raas#1"), [1, 2]),
+        (LoseLeases("raas#1", (2,)), [2]),
+        (LoseLeases("raas#1", (2, 9)), [2]),
+        (LoseLeases("raas#2"), []),
+        (Expire(9.9), []),
+        (Expire(10.0), [1, 2]),
+    ],
+)
+def test_lost_leases_go_to_the_head_of_the_queue_oldest_first(event: Event, requeued: list[int]) -> None:
+    ledger = Ledger()
+    for prompt in range(3):
+        ledger.handle(Issue(prompt))
+    ledger.handle(Lease((1, 2), "raas#1", 10.0))
+    ledger.handle(event)
+    assert ledger.queued(9) == [*requeued, 3]
+    assert ledger.leased_to("raas#1") == 2 - len(requeued)
+    assert ledger.counters.lost_leases == len(requeued)
+    ledger.validate()
+
+
+@pytest.mark.parametrize("reason", DropReason)
+def test_a_finished_occurrence_without_groups_is_dropped_with_its_reason(reason: DropReason) -> None:
+    ledger = after(2)
+    (moved,) = ledger.handle(Finish(1, "raas#1", (), reason))
+    assert (moved.before, moved.after, moved.reason, moved.owner) == (State.LEASED, State.DROPPED, reason, "raas#1")
+    assert ledger.counters.dropped == {reason: 1}
+    ledger.validate()
+
+
+def test_without_groups_and_reason_it_is_a_bug() -> None:
+    with pytest.raises(InvariantError, match="without a reason"):
+        after(2).handle(Finish(1, "raas#1", ()))
+
+
+def test_an_occurrence_of_several_policies_becomes_groups_that_move_alone() -> None:
+    ledger = after(2)
+    moves = ledger.handle(Finish(1, "raas#1", (GroupKey("a"), GroupKey("b"), GroupKey("b", "checker"))))
+    assert [(m.group_id, m.model_id) for m in moves] == [(1, ""), (1, "a"), (2, "b"), (3, "b")]
+    assert ledger.counters.issued == 3
+    for group_id in (1, 2, 3):
+        ledger.handle(Curate(group_id))
+    ledger.handle(Serve((1,), 0))
+    ledger.handle(Serve((2, 3), 0))
+    assert len(ledger.handle(Acknowledge("b"))) == 2
+    assert ledger.counters.in_flight == 1
+    ledger.validate()
+
+
+def test_a_batch_is_of_one_model_and_one_at_a_time() -> None:
+    ledger = after(2)
+    ledger.handle(Finish(1, "raas#1", (GroupKey("a"), GroupKey("b"), GroupKey("b"))))
+    for group_id in (1, 2, 3):
+        ledger.handle(Curate(group_id))
+    with pytest.raises(InvariantError, match="a batch of"):
+        ledger.handle(Serve((1, 2), 0))
+    ledger.handle(Serve((2,), 0))
+    with pytest.raises(InvariantError, match="not acknowledged"):
+        ledger.handle(Serve((3,), 0))
+    with pytest.raises(InvariantError, match="twice"):
+        ledger.handle(Serve((1, 1), 0))
+    ledger.validate()
+
+
+def test_acknowledging_nothing_moves_nothing() -> None:
+    assert Ledger().handle(Acknowledge("model0")) == []
+
+
+def test_numbers_continue_an_earlier_ledger() -> None:
+    assert Ledger(first_group_id=41).handle(Issue(0))[0].group_id == 41
+
+
+@given(seed=st.integers(0, 2**32), steps=st.integers(1, 120))
+def test_random_histories_conserve_every_group(seed: int, steps: int) -> None:
+    """Any order of issuing, leasing, deaths, late and double results, curation, serving and acknowledging."""
+    chance = random.Random(seed)
+    ledger = Ledger()
+    owners = ["a#1", "b#2", "c#3"]
+    trained = 0
+    for now in range(steps):
+        groups = range(1, ledger.counters.issued + 2)
+        entries = [e for g in groups if (e := ledger.get(g)) is not None]
+        done = [e.group_id for e in entries if e.state is State.DONE]
+        ready = [e.group_id for e in entries if e.state is State.READY]
+        match chance.randrange(8):
+            case 0 | 1:
+                ledger.handle(Issue(chance.randrange(9)))
+            case 2 if ledger.queued(1):
+                ids = ledger.queued(chance.randint(1, 3))
+                ledger.handle(Lease(tuple(ids), chance.choice(owners), now + chance.randint(1, 9)))
+            case 3:
+                keys = tuple(GroupKey(model) for model in chance.sample(["x", "y"], chance.randint(0, 2)))
+                ledger.handle(Finish(chance.choice(groups), chance.choice(owners), keys, DropReason.REJECTED))
+            case 4:
+                owner = chance.choice(owners)
+                ledger.handle(chance.choice([LoseLeases(owner), Expire(now)]))
+            case 5 if done:
+                ledger.handle(Curate(chance.choice(done), chance.choice([None, DropReason.INVALID])))
+            case 6 if ready:
+                ledger.handle(Drop((chance.choice(ready),), DropReason.STALE))
+            case 7:
+                model = chance.choice(["x", "y"])
+                trained += len(ledger.handle(Acknowledge(model)))
+                mine = tuple(g for g in ready if ledger.get(g).key.model_id == model)  # type: ignore[union-attr]
+                if mine:
+                    ledger.handle(Serve(mine, now))
+        ledger.validate()
+    c = ledger.counters
+    assert c.trained == trained
+    assert c.issued == c.trained + c.dropped.total() + c.in_flight

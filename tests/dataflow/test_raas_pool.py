@@ -1,0 +1,237 @@
+"""Who serves, who has room, who is gone."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.core.protocol.messages import RegisterRaaSRequest
+from astraflow.dataflow.policies import Published
+from astraflow.dataflow.raas_pool import FAILURES, MISSED_AFTER_S, Health, RaaSPool
+from astraflow.dataflow.scripted import manifest
+from astraflow.errors import CallerError, InvariantError
+
+
+def request(uid: str = "r", port: int = 1, **capabilities: object) -> RegisterRaaSRequest:
+    return RegisterRaaSRequest(uid=uid, raas_url=f"http://h:{port}", capabilities=capabilities)
+
+
+def published(version: int, model_id: str = "model0") -> Published:
+    return Published(model_id, version, version, "h:1", manifest(version, model_id))
+
+
+def pool_of(*uids: str, concurrency: int = 4, version: int | None = 0) -> RaaSPool:
+    pool = RaaSPool(["model0"])
+    pool.publish(published(0))
+    for uid in uids:
+        key = pool.register(request(uid, max_concurrency=concurrency), 0.0).instance.key
+        pool.prepared(key)
+        if version is not None:
+            assert pool.proved(key, "model0", version, f"model0@{version}")
+    return pool
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "message"),
+    [
+        ({"max_concurrency": 0}, "max_concurrency must be a positive integer, got 0"),
+        ({"max_concurrency": "many"}, "got 'many'"),
+        ({"models": ["other"]}, "lack one of model0"),
+        ({"models": 3}, "lack one of model0"),
+    ],
+)
+def test_wrong_capabilities_register_nothing(capabilities: dict[str, object], message: str) -> None:
+    pool = RaaSPool(["model0"])
+    with pytest.raises(CallerError, match=message):
+        pool.register(request(**capabilities), 0.0)
+    assert pool.all == []
+
+
+@pytest.mark.parametrize(("uid", "url"), [("", "http://h"), ("r", "ftp://h"), ("r", "")])
+def test_wrong_addresses_register_nothing(uid: str, url: str) -> None:
+    pool = RaaSPool(["model0"])
+    with pytest.raises(CallerError, match="not an http address"):
+        pool.register(RegisterRaaSRequest(uid=uid, raas_url=url), 0.0)
+    assert pool.all == []
+
+
+def test_the_same_registration_again_is_a_heartbeat() -> None:
+    pool = pool_of("r")
+    again = pool.register(request("r", max_concurrency=6), 9.0)
+    assert (again.new, again.replaced, again.instance.last_seen, again.instance.max_concurrency) == (False, None, 9, 6)
+
+
+@pytest.mark.parametrize("second", [request("r", 2), request("r", 1, incarnation="2")])
+def test_a_process_that_was_started_anew_replaces_its_uid(second: RegisterRaaSRequest) -> None:
+    pool = pool_of("r")
+    registration = pool.register(second, 1.0)
+    assert registration.new
+    assert registration.replaced is not None
+    assert registration.replaced.key == "r#1"
+    assert registration.instance.key == "r#2"
+    assert registration.instance.verified == {}
+    assert len(pool.all) == 1
+    pool.validate()
+
+
+def test_work_goes_only_to_a_healthy_instance_with_a_proved_version() -> None:
+    pool = pool_of("r", version=None)
+    assert pool.serving == []
+    assert pool.target("r#1") == published(0)
+    assert not pool.proved("r#1", "model0", 0, "something else")
+    assert pool.serving == []
+    assert not pool.proved("r#1", "model0", 9, "model0@9")
+    assert pool.proved("r#1", "model0", 0, "model0@0")
+    assert [i.uid for i in pool.serving] == ["r"]
+    assert pool.target("r#1") is None
+    # a proof that fails takes an earlier one away
+    pool.proved("r#1", "model0", 0, "corrupted")
+    assert pool.serving == []
+
+
+def test_a_lagging_instance_keeps_its_proof_while_it_pulls() -> None:
+    pool = pool_of("r")
+    pool.publish(published(1))
+    assert pool.target("r#1") == published(1)
+    assert pool.serving[0].verified["model0"].version == 0
+
+
+def test_while_pinned_instances_pull_no_newer_version() -> None:
+    pool = pool_of("old", version=None)
+    pool.pin([published(0)])
+    pool.publish(published(1))
+    assert pool.target("old#1") == published(0)
+    pool.proved("old#1", "model0", 0, "model0@0")
+    assert pool.target("old#1") is None
+    pool.unpin()
+    assert pool.target("old#1") == published(1)
+
+
+def test_every_model_must_be_proved() -> None:
+    pool = RaaSPool(["a", "b"])
+    pool.publish(published(0, "a"))
+    pool.publish(published(2, "b"))
+    key = pool.register(request("r"), 0.0).instance.key
+    pool.prepared(key)
+    pool.proved(key, "a", 0, "a@0")
+    assert pool.serving == []
+    assert pool.target(key) == published(2, "b")
+    pool.proved(key, "b", 2, "b@2")
+    assert len(pool.serving) == 1
+
+
+def test_suspect_then_dead_then_back() -> None:
+    pool = pool_of("r")
+    pool.take("r#1", 2)
+    assert not pool.failed("r#1", "refused")
+    assert pool.get("r#1").health is Health.SUSPECT  # type: ignore[union-attr]
+    assert pool.serving == []
+    pool.heard("r#1", 1.0)
+    assert pool.serving[0].failure_count == 0
+    assert [pool.failed("r#1", "gone") for _ in range(FAILURES)] == [False] * (FAILURES - 1) + [True]
+    assert not pool.failed("r#1", "gone")
+    assert pool.live == []
+    pool.heard("r#1", 2.0)
+    assert pool.get("r#1").health is Health.DEAD  # type: ignore[union-attr]
+    pool.release("r#1", 2)
+    pool.validate()
+    registration = pool.register(request("r"), 3.0)
+    assert (registration.new, registration.replaced, registration.instance.key) == (True, None, "r#2")
+    assert len(pool.all) == 1
+
+
+def test_silence_is_death() -> None:
+    pool = pool_of("a", "b")
+    pool.heard("b#2", 10.0)
+    assert pool.missed(MISSED_AFTER_S) == []
+    assert pool.missed(MISSED_AFTER_S + 1) == ["a#1"]
+    assert pool.missed(MISSED_AFTER_S + 1) == []
+    assert "no sign of life for 16 s" in pool.get("a#1").reason  # type: ignore[union-attr]
+
+
+def test_one_that_refuses_work_gets_none_until_a_sign_of_life() -> None:
+    pool = pool_of("r")
+    pool.refused("r#1", "full")
+    assert pool.serving == []
+    pool.heard("r#1", 1.0)
+    assert len(pool.serving) == 1
+
+
+def test_draining_gets_no_work_and_no_versions() -> None:
+    pool = pool_of("r")
+    pool.drain("r")
+    pool.publish(published(1))
+    assert (pool.serving, pool.target("r#1")) == ([], None)
+    assert pool.drain("unknown") is None
+
+
+@pytest.mark.parametrize(
+    ("room", "groups", "shares"),
+    [
+        ({"a#1": 4, "b#2": 4}, 4, {"a#1": 2, "b#2": 2}),
+        ({"a#1": 4, "b#2": 1}, 3, {"a#1": 3}),
+        ({"a#1": 4, "b#2": 1}, 9, {"a#1": 4, "b#2": 1}),
+        ({"a#1": 0, "b#2": -3}, 5, {}),
+        ({}, 5, {}),
+        ({"a#1": 4}, 0, {}),
+    ],
+)
+def test_shares_follow_free_room(room: dict[str, int], groups: int, shares: dict[str, int]) -> None:
+    assert pool_of("a", "b").share_out(room, groups) == shares
+
+
+@given(rooms=st.lists(st.integers(-2, 6), max_size=5), groups=st.integers(0, 30))
+def test_shares_never_exceed_room_and_waste_none(rooms: list[int], groups: int) -> None:
+    pool = pool_of(*"abcde", concurrency=6)
+    room = {f"{uid}#{i + 1}": free for i, (uid, free) in enumerate(zip("abcde", rooms, strict=False))}
+    shares = pool.share_out(room, groups)
+    assert all(0 < share <= room[key] for key, share in shares.items())
+    assert sum(shares.values()) == min(groups, sum(free for free in rooms if free > 0))
+
+
+def test_giving_back_twice_is_a_bug() -> None:
+    pool = pool_of("r")
+    pool.take("r#1", 1)
+    pool.release("r#1", 1)
+    pool.validate()
+    pool.release("r#1", 1)
+    with pytest.raises(InvariantError, match="r#1"):
+        pool.validate()
+
+
+@given(seed=st.integers(0, 2**32))
+def test_random_lives_keep_the_pool_consistent(seed: int) -> None:
+    chance = random.Random(seed)
+    pool = RaaSPool(["model0"])
+    version = -1
+    for now in range(150):
+        keys = [i.key for i in pool.all] or ["none"]
+        key = chance.choice(keys)
+        match chance.randrange(9):
+            case 0:
+                pool.register(request(chance.choice("abc"), chance.choice([1, 2]), max_concurrency=3), now)
+            case 1:
+                version += 1
+                pool.publish(published(version))
+            case 2:
+                number = chance.randint(0, max(version, 0))
+                pool.proved(key, "model0", number, chance.choice([f"model0@{number}", "wrong"]))
+            case 3:
+                pool.failed(key, "x")
+            case 4:
+                pool.heard(key, now)
+            case 5:
+                pool.missed(now)
+            case 6:
+                pool.drain(chance.choice("abc"))
+            case 7:
+                pool.prepared(key)
+            case _:
+                for instance in pool.serving:
+                    assert (
+                        instance.verified["model0"].manifest.digest == f"model0@{instance.verified['model0'].version}"
+                    )
+                    pool.take(instance.key, instance.available)
+        pool.validate()
+        assert all(i.available <= i.max_concurrency for i in pool.all)
