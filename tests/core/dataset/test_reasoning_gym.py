@@ -34,6 +34,12 @@ def test_rows_are_distinct_seeded_and_json() -> None:
     assert json.loads(json.dumps(one)) == one
 
 
+def test_neighbouring_seeds_ask_other_questions() -> None:
+    params = {"min_terms": 3, "max_terms": 5, "min_digits": 3, "max_digits": 5}
+    one, two = (get_reasoning_gym_rl_dataset("chain_sum", size=200, seed=seed, params=params) for seed in (1, 2))
+    assert not {row["task_id"] for row in one} & {row["task_id"] for row in two}
+
+
 @pytest.mark.parametrize(
     "name", ["chain_sum", "basic_arithmetic", "gcd", "word_sorting", "sudoku", "maze", "spell_backward"]
 )
