@@ -78,7 +78,10 @@ class EmbeddedEngine:
         self._scheduler = Scheduler(max_running_requests)
         self._runner = Runner(decoder, max_running_requests, self.context_length, seed)
         self._weights: Weights = dict(named_weights(decoder))
+        self._watched: list[Sequence] = []
+        """Running sequences that have stop strings."""
         self._tickets: dict[str, _Ticket] = {}
+        self._updates: set[asyncio.Future[Any]] = set()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = self._stopping = False
@@ -126,7 +129,7 @@ class EmbeddedEngine:
             if sequence.budget < 1:
                 return _response(sequence, _NOTHING, StopReason.LENGTH, time.perf_counter())
             ticket = self._tickets[request.rid] = _Ticket(self._running_loop().create_future())
-            self._post(lambda: self._scheduler.submit(sequence))
+            self._inbox.put(lambda: self._scheduler.submit(sequence))
         ticket.waiters += 1
         try:
             return await asyncio.shield(ticket.future)
@@ -150,19 +153,23 @@ class EmbeddedEngine:
             self._version = version
             self._tell(_settle, done, result)
 
-        self._post(swap)
-        return await done
+        self._updates.add(done)
+        self._inbox.put(swap)
+        try:
+            return await done
+        finally:
+            self._updates.discard(done)
 
     async def abort(self, rids: Collection[str]) -> None:
         if not self._closed:
             known = frozenset(rid for rid in rids if rid in self._tickets)
-            self._post(lambda: self._abort(known))
+            self._inbox.put(lambda: self._abort(known))
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        self._post(self._stop)
+        self._inbox.put(self._stop)
         await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
         if self._thread.is_alive():
             raise EngineError(f"the engine of {self.model_id} did not stop within {CLOSE_TIMEOUT_S:.0f} s")
@@ -171,12 +178,17 @@ class EmbeddedEngine:
 
     def _run(self, threads: int) -> None:
         torch.set_num_threads(threads)
-        with torch.no_grad():
-            while self._obey():
+        try:
+            while not self._stopping:
                 try:
-                    self._step()
+                    if self._obey():
+                        self._step()
                 except Exception as error:  # a task border: a failed step ends its requests, not the engine
                     self._fail(error)
+        finally:
+            # whatever ended the thread, nobody is left waiting for it
+            self._closed = True
+            self._tell(self._give_up)
 
     def _step(self) -> None:
         """One turn of continuous batching."""
@@ -190,12 +202,14 @@ class EmbeddedEngine:
         now = time.perf_counter()
         for sequence in plan.placed:
             sequence.first_token = now
+            if sequence.request.gconfig.stop:
+                self._watched.append(sequence)
         stopped = self._stopped_by_text()
         answers = self._end([row for row in ended if row not in stopped], now)
         self._deliver(answers + self._end(stopped, now, StopReason.STOP))
 
     def _obey(self) -> bool:
-        """Carry out commands, waiting for one while nothing runs; False once the engine is to stop."""
+        """Carry out commands, waiting for one while nothing runs; whether there is something to decode."""
         while not self._stopping:
             try:
                 command = self._inbox.get(block=self._scheduler.idle)
@@ -221,15 +235,15 @@ class EmbeddedEngine:
 
     def _stopped_by_text(self) -> list[int]:
         """Rows whose last token has completed one of their stop strings."""
-        rows = [one.row for one in self._scheduler.rows if one is not None and one.request.gconfig.stop]
-        if not rows or self._tokenizer is None:
+        if not self._watched or self._tokenizer is None:
             return []
-        stopped = []
-        for row, output in zip(rows, self._runner.peek(rows), strict=True):
-            sequence = self._scheduler.rows[row]
-            if sequence is not None and _completes(self._tokenizer, output.tokens, sequence.request.gconfig):
-                stopped.append(row)
-        return stopped
+        self._watched = [one for one in self._watched if self._scheduler.rows[one.row] is one]
+        outputs = self._runner.peek([one.row for one in self._watched])
+        return [
+            one.row
+            for one, output in zip(self._watched, outputs, strict=True)
+            if _completes(self._tokenizer, output.tokens, one.request.gconfig)
+        ]
 
     def _abort(self, rids: Collection[str]) -> None:
         waiting, rows = self._scheduler.withdraw(rids)
@@ -264,11 +278,19 @@ class EmbeddedEngine:
 
     def _resolve(self, answers: list[tuple[str, Any]]) -> None:
         for rid, answer in answers:
-            ticket = self._tickets.pop(rid)
+            ticket = self._tickets.pop(rid, None)
+            if ticket is None:
+                continue
             if ticket.waiters:
                 _settle(ticket.future, answer)
             else:
                 ticket.future.cancel()
+
+    def _give_up(self) -> None:
+        gone = EngineError(f"the engine of {self.model_id} has stopped")
+        for future in (*(ticket.future for ticket in self._tickets.values()), *self._updates):
+            _settle(future, gone)
+        self._tickets.clear()
 
     def _sequence(self, request: ModelRequest) -> Sequence:
         config = request.check().gconfig
@@ -281,9 +303,6 @@ class EmbeddedEngine:
         room = min(self.context_length, config.max_tokens or self.context_length) - prompt
         ends = {*config.stop_token_ids, *(() if config.ignore_eos else self._eos)}
         return Sequence(request, min(config.max_new_tokens, room), frozenset(ends), time.perf_counter())
-
-    def _post(self, command: Callable[[], None]) -> None:
-        self._inbox.put(command)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()

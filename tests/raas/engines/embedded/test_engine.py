@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,27 @@ def test_a_step_that_fails_ends_its_requests_and_not_the_engine(monkeypatch: pyt
         with pytest.raises(EngineError, match="MemoryError: no room"):
             await engine.agenerate(request("first", [3, 4]))
         assert len((await engine.agenerate(request("second", [3, 4]))).output_tokens) == 12
+
+    run(lambda: EmbeddedEngine("m", new_model("tiny-0.2m")), body)
+
+
+def test_a_thread_that_dies_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    died: list[object] = []
+
+    async def body(engine: EmbeddedEngine) -> None:
+        def fail(*_: object) -> None:
+            raise MemoryError("no room at all")
+
+        monkeypatch.setattr(engine._runner, "step", fail)
+        monkeypatch.setattr(engine._runner, "reset", fail)
+        monkeypatch.setattr(threading, "excepthook", lambda caught: died.append(caught.exc_type))
+        request_, update = engine.agenerate(request("r", [3, 4])), engine.update(1, lambda weights: None)
+        outcomes = await asyncio.gather(request_, update, return_exceptions=True)
+        assert isinstance(outcomes[0], EngineError)
+        with pytest.raises(EngineError, match="closed"):
+            await engine.agenerate(request("later", [3, 4]))
+        await asyncio.to_thread(engine._thread.join, 30)
+        assert died == [MemoryError]
 
     run(lambda: EmbeddedEngine("m", new_model("tiny-0.2m")), body)
 
