@@ -55,7 +55,7 @@ def get_reasoning_gym_sft_dataset(
     """Return `size` demonstrations {messages} from the train split, of mixed quality, as found in the wild.
 
     A share shows its working and is right: the column sums from the left, then the answer, "42-25" → "2,-3=17". The
-    others answer at once and carelessly, without carrying or borrowing, so that most are wrong: "42-25" → "=23".
+    others answer at once and carelessly, without carry, borrow or sign, so that most are wrong: "42-25" → "=23".
     Only two-term chain_sum has demonstrations.
     """
     chance = random.Random(seed)
@@ -111,10 +111,8 @@ def columns(expression: str) -> list[int]:
 
 
 def careless(expression: str) -> int:
-    """The answer without carrying or borrowing, with the right sign: "42 - 25" → 23, "98 + 93" → 81."""
-    size = int("".join(str(abs(column) % 10) for column in columns(expression)))
-    minuend, sign, subtrahend = expression.split()
-    return -size if sign == "-" and int(minuend) < int(subtrahend) else size
+    """The answer digit by digit, without carry, borrow or sign: "42 - 25" → 23, "98 + 93" → 81, "23 - 60" → 43."""
+    return int("".join(str(abs(column) % 10) for column in columns(expression)))
 
 
 def held_out(question: str) -> bool:
@@ -146,7 +144,7 @@ def _entries(name: str, split: Split, size: int, seed: int, params: dict[str, An
 
 
 def _spread(seed: int) -> int:
-    """Take neighbouring seeds far apart: entry i is drawn from seed + i, so those of seed + 1 would be the same ones."""
+    """Take neighbouring seeds far apart: entry i is drawn from seed + i, so seed + 1 would give the same ones."""
     return int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:4], "big") // 2
 
 

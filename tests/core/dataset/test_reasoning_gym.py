@@ -70,8 +70,8 @@ def test_a_wrong_gold_is_found_at_load() -> None:
         ("20 + 56", [7, 6], 76),
         ("98 + 93", [18, 11], 81),
         ("7 + 95", [9, 12], 92),
-        ("23 - 60", [-4, 3], -43),
-        ("57 - 87", [-3, 0], -30),
+        ("23 - 60", [-4, 3], 43),
+        ("57 - 87", [-3, 0], 30),
         ("15 - 13", [0, 2], 2),
     ],
 )
@@ -92,7 +92,7 @@ def test_worked_demonstrations_are_right_and_most_hasty_ones_wrong() -> None:
             assert 10 * tens + units == int(result)
     assert all(worked)
     assert 150 < len(worked) < 250
-    assert 0.25 < sum(hasty) / len(hasty) < 0.5
+    assert 0.15 < sum(hasty) / len(hasty) < 0.4
 
 
 @pytest.mark.parametrize(
