@@ -19,7 +19,7 @@ class PackedRows:
     """N rows of T tokens in all. `check()` before they are trained on."""
 
     lengths: Tensor
-    """int64 [N], tokens of each row, each ≥ 1; they sum to T."""
+    """int64 [N], tokens of each row, each ≥ 2; they sum to T."""
     input_ids: Tensor
     """int64 [T]."""
     mask: Tensor
@@ -48,8 +48,9 @@ class PackedRows:
                 raise DataError(
                     f"packed rows: {name} has shape {tuple(values.shape)}, expected ({total},) from lengths"
                 )
-        if (self.lengths < 1).any():
-            raise DataError(f"packed rows: row {int((self.lengths < 1).nonzero()[0, 0])} is empty")
+        if (self.lengths < 2).any():
+            row = int((self.lengths < 2).nonzero()[0, 0])
+            raise DataError(f"packed rows: row {row} has {int(self.lengths[row])} tokens, nothing to predict")
         first = self.mask[self.cu_seqlens[:-1]]
         if first.any():
             raise DataError(

@@ -103,3 +103,28 @@ def test_packing_equals_one_row_at_a_time() -> None:
         index = packed.token_index([row])
         torch.testing.assert_close(together.logprobs[index], alone.logprobs, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(together.entropy[index], alone.entropy, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("max_tokens", [14, 30, 1000])
+def test_shared_prompts(max_tokens: int) -> None:
+    """Rows of one prompt share its computation; alone in their micro-batches they cannot."""
+    generator = torch.Generator().manual_seed(7)
+    prompts = [torch.randint(0, 60, (length,), generator=generator) for length in (6, 6, 4)]
+    answers = [torch.randint(0, 60, (length,), generator=generator) for length in (3, 8, 1, 2, 5, 4)]
+    ids = [torch.cat([prompts[i // 2], answer]) for i, answer in enumerate(answers)]
+    lengths = torch.tensor([len(row) for row in ids])
+    mask = torch.cat([torch.arange(len(row)) >= len(prompts[i // 2]) for i, row in enumerate(ids)])
+    total = int(lengths.sum())
+    streams = {"advantages": torch.randn(total, generator=generator), "behaviour_logprobs": torch.full((total,), -4.0)}
+    packed = PackedRows(lengths, torch.cat(ids), mask, streams).check()
+    weights = token_weights(mask, packed.cu_seqlens, "sequence")
+
+    alone = new_model("tiny-0.2m", seed=5)
+    scored = NativeEngine(alone, OptimizerConfig(), 1)
+    for row in range(len(ids)):
+        part = packed.select([row])
+        aggregate(loss(part, scored.score(part)), weights[packed.token_index([row])]).backward()
+    together = new_model("tiny-0.2m", seed=5)
+    engine = NativeEngine(together, OptimizerConfig(gradient_clipping=1e9), 1, max_tokens_per_mb=max_tokens)
+    engine.train_step(packed, weights, loss)
+    assert_same_gradients(alone, together)

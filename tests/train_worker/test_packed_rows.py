@@ -9,21 +9,24 @@ from astraflow.errors import DataError
 from astraflow.train_worker.packed_rows import PackedRows
 
 ROWS = PackedRows(
-    torch.tensor([2, 1, 3]), torch.arange(6), torch.tensor([0, 1, 0, 0, 1, 1]).bool(), {"x": torch.arange(6) * 10}
+    torch.tensor([2, 2, 3]),
+    torch.arange(7),
+    torch.tensor([0, 1, 0, 0, 0, 1, 1]).bool(),
+    {"x": torch.arange(7) * 10},
 )
 
 
 def test_select() -> None:
     part = ROWS.check().select([2, 0])
     assert part.lengths.tolist() == [3, 2]
-    assert part.input_ids.tolist() == [3, 4, 5, 0, 1]
+    assert part.input_ids.tolist() == [4, 5, 6, 0, 1]
     assert part.mask.tolist() == [False, True, True, False, True]
-    assert part.streams["x"].tolist() == [30, 40, 50, 0, 10]
+    assert part.streams["x"].tolist() == [40, 50, 60, 0, 10]
     assert part.cu_seqlens.tolist() == [0, 3, 5]
 
 
 def test_with_streams() -> None:
-    assert set(ROWS.with_streams(y=torch.zeros(6)).streams) == {"x", "y"}
+    assert set(ROWS.with_streams(y=torch.zeros(7)).streams) == {"x", "y"}
     with pytest.raises(DataError, match="y has shape"):
         ROWS.with_streams(y=torch.zeros(5)).check()
 
@@ -32,7 +35,8 @@ def test_with_streams() -> None:
     ("lengths", "mask", "message"),
     [
         ([2, 4], [1, 0, 0, 0, 0, 0], "row 0 is trained from its first token"),
-        ([0, 6], [0, 0, 0, 0, 0, 0], "row 0 is empty"),
+        ([0, 6], [0, 0, 0, 0, 0, 0], "row 0 has 0 tokens"),
+        ([5, 1], [0, 0, 0, 0, 0, 0], "row 1 has 1 tokens"),
         ([5], [0, 0, 0, 0, 0, 0], "expected"),
     ],
 )

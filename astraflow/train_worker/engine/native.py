@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from astraflow.core.model import Decoder, named_weights, packed_attention, packed_positions, tied_aliases
+from astraflow.core.model import Decoder, named_weights, tied_aliases
 from astraflow.core.text.tokenizer import Tokenizer
 from astraflow.errors import DataError
 from astraflow.train_worker.algorithms.aggregation import aggregate
@@ -18,6 +18,7 @@ from astraflow.train_worker.checkpoint import save_checkpoint
 from astraflow.train_worker.config import OptimizerConfig
 from astraflow.train_worker.engine.base import LossFunction, StepResult, TokenOutputs
 from astraflow.train_worker.engine.logprobs import token_logprobs
+from astraflow.train_worker.engine.prefix import layout_of, units
 from astraflow.train_worker.optim import Optimizer
 from astraflow.train_worker.packed_rows import PackedRows
 from astraflow.train_worker.packing import micro_batches
@@ -68,16 +69,12 @@ class NativeEngine:
 
     def score(self, rows: PackedRows) -> TokenOutputs:
         """One pass over all of `rows`, with gradient."""
-        cu_seqlens = rows.cu_seqlens
-        hidden_TC = self._decoder(
-            rows.input_ids.to(self._device),
-            packed_positions(cu_seqlens).to(self._device),
-            packed_attention(cu_seqlens),
-        )
+        layout = layout_of(rows)
+        hidden_UC = self._decoder(layout.input_ids.to(self._device), layout.positions.to(self._device), layout.attend)
         targets = rows.mask.nonzero().squeeze(1)
         # the token before predicts; a row never starts with a target, so it is of the same row
         logprobs_M, entropy_M = token_logprobs(
-            hidden_TC.index_select(0, (targets - 1).to(self._device)),
+            hidden_UC.index_select(0, layout.place[targets - 1].to(self._device)),
             rows.input_ids[targets].to(self._device),
             self._decoder.logits,
             self._decoder.config.vocab_size,
@@ -98,7 +95,8 @@ class NativeEngine:
         save_checkpoint(directory, self._decoder, tokenizer)
 
     def _cut(self, rows: PackedRows) -> list[list[int]]:
-        return micro_batches(rows.lengths.tolist(), self._max_tokens)[0]
+        parts, sizes = units(rows, self._max_tokens)
+        return [[row for unit in items for row in parts[unit]] for items in micro_batches(sizes, self._max_tokens)[0]]
 
     def _check(self, rows: PackedRows) -> None:
         limit = self._decoder.config.max_position_embeddings

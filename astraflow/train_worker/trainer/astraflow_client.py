@@ -20,11 +20,10 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import httpx
-
 from astraflow.core.data import Manifest
 from astraflow.core.protocol import messages as m
 from astraflow.core.protocol.clients import DataflowClient
+from astraflow.core.protocol.http import Transport
 from astraflow.errors import CallerError, DeadlineError, WireError
 
 T = TypeVar("T")
@@ -44,7 +43,7 @@ class AstraFlowClient:
         token: str,
         model_id: str = "default",
         *,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: Transport | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         """`transport` and `loop` are for in-process use: the loop must be running in another thread."""
