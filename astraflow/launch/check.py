@@ -77,6 +77,12 @@ def _models(config: RunConfig) -> Iterator[Complaint]:
                 f"{at}.train_batch_size",
                 f"{trainer.train_batch_size} samples do not make whole groups of n_samples = {gconfig.n_samples}",
             )
+        groups = trainer.train_batch_size // gconfig.n_samples
+        if trainer.actor.ppo_n_minibatches > groups:
+            yield (
+                f"{at}.actor.ppo_n_minibatches",
+                f"{groups} groups, which stay whole, cannot make {trainer.actor.ppo_n_minibatches} minibatches",
+            )
         norm = trainer.actor.reward_norm
         if gconfig.n_samples == 1 and norm is not None and norm.mean_level == "group":
             yield (

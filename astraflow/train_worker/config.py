@@ -204,3 +204,12 @@ class TrainWorkerSettings(Section):
     sender_port: int = Field(default=0, ge=0, le=65535)
     """0: any free port, announced after it is bound."""
     run_dir: str
+
+    @model_validator(mode="after")
+    def _whole_groups(self) -> Self:
+        groups, rest = divmod(self.trainer.train_batch_size, self.n_samples)
+        if rest:
+            raise ValueError(f"{self.trainer.train_batch_size} samples do not make whole groups of {self.n_samples}")
+        if self.trainer.actor.ppo_n_minibatches > groups:
+            raise ValueError(f"{groups} groups cannot make {self.trainer.actor.ppo_n_minibatches} minibatches")
+        return self

@@ -69,6 +69,7 @@ WRONG: list[tuple[str, list[str]]] = [
     ("experiment.tokenizer_path=/no/such", ["experiment.tokenizer_path", "no tokenizer.json in /no/such"]),
     ("experiment.model_path=/no/such", ["starts from model_path or from base_model, not from both"]),
     # values that do not fit each other
+    ("trainer_base.actor.ppo_n_minibatches=9999", ["ppo_n_minibatches", "groups, which stay whole, cannot make 9999"]),
     ("trainer_base.train_batch_size=30", ["train_batch_size", "30 samples do not make whole groups", "n_samples = 4"]),
     ("raas.models.model0.gconfig.n_samples=1", ["reward_norm.mean_level", "every advantage would be 0"]),
     ("dataflow.buffer.min_group_size=5", ["min_group_size", "more than the 4 samples"]),
