@@ -135,30 +135,31 @@ class ScriptedRaaS:
         return len(ids)
 
     def _endpoints(self) -> list[Endpoint | StatusEndpoint]:
-        def post(path: str, request: type[m.Request], handler: Callable[[Any], Any]) -> Endpoint:
+        def post(path: str, request: type[m.Request], method: str) -> Endpoint:
             async def alive(message: Any) -> Any:
                 if self.dead:
                     raise PeerError(f"{self.uid} is dead")
-                return await handler(message)
+                # looked up at each call, so that a test can replace it
+                return await getattr(self, method)(message)
 
             return Endpoint("POST", path, request, alive, envelope=True)
 
         return [
-            post("/register_workflow", m.RegisterWorkflowRequest, self._register_workflow),
-            post("/submit", m.SubmitRequest, self._submit),
-            post("/pull", m.PullRequest, self._pull),
-            post("/cancel", m.CancelRequest, self._cancel),
-            post("/notify_version", m.RaaSNotifyVersionRequest, self._notify_version),
+            post("/register_workflow", m.RegisterWorkflowRequest, "register_workflow"),
+            post("/submit", m.SubmitRequest, "submit"),
+            post("/pull", m.PullRequest, "pull"),
+            post("/cancel", m.CancelRequest, "cancel"),
+            post("/notify_version", m.RaaSNotifyVersionRequest, "notify_version"),
             StatusEndpoint("/status", self._status),
         ]
 
-    async def _register_workflow(self, request: m.RegisterWorkflowRequest) -> m.RegisterWorkflowResult:
+    async def register_workflow(self, request: m.RegisterWorkflowRequest) -> m.RegisterWorkflowResult:
         new = self.workflows.setdefault(request.workflow_id, request) is request
         return m.RegisterWorkflowResult(
             workflow_id=request.workflow_id, registered=new, total_workflows=len(self.workflows)
         )
 
-    async def _submit(self, request: m.SubmitRequest) -> list[m.Accepted]:
+    async def submit(self, request: m.SubmitRequest) -> list[m.Accepted]:
         if request.version is not None and request.version != self.version:
             raise ConflictError(f"version {self.version} is served")
         for task in request.tasks:
@@ -169,7 +170,7 @@ class ScriptedRaaS:
             await self.finish([task.task_id for task in request.tasks])
         return [m.Accepted(task_id=task.task_id, accepted=True) for task in request.tasks]
 
-    async def _pull(self, request: m.PullRequest) -> list[m.PulledItem]:
+    async def pull(self, request: m.PullRequest) -> list[m.PulledItem]:
         results, sent = self._results[request.lane], self._sent[request.lane]
         for task_id in request.ack:
             results.pop(task_id, None)
@@ -186,11 +187,11 @@ class ScriptedRaaS:
         sent.update(item.task_id for item in items)
         return items
 
-    async def _cancel(self, request: m.CancelRequest) -> m.CancelResult:
+    async def cancel(self, request: m.CancelRequest) -> m.CancelResult:
         known = [task_id for task_id in request.task_ids if self.running.pop(task_id, None)]
         return m.CancelResult(cancelled=known)
 
-    async def _notify_version(self, request: m.RaaSNotifyVersionRequest) -> m.RaaSNotifyVersionResult:
+    async def notify_version(self, request: m.RaaSNotifyVersionRequest) -> m.RaaSNotifyVersionResult:
         served = self._versions.get(request.model_id)
         number = served.number if served else -1
         if self.refuse_pulls or request.manifest is None or request.version <= number:

@@ -283,6 +283,8 @@ class AstraFlow:
 
     def _broken(self, error: BaseException) -> None:
         log.error("a loop of Dataflow ended", exc_info=error)
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
         self.fail(error if isinstance(error, AstraFlowError) else InvariantError(f"{type(error).__name__}: {error}"))
 
     def _observe(self, episodes: Iterable[EpisodeResult]) -> None:

@@ -9,8 +9,10 @@ import numpy as np
 
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.config import DataflowSettings
-from astraflow.dataflow.scripted import Rehearsal, ScriptedRaaS
+from astraflow.dataflow.scripted import Rehearsal, ScriptedRaaS, example_rows
 from astraflow.dataflow.trajectory_log import TrajectoryLog
+
+ROWS = example_rows(5)
 
 
 def settings(run_dir: Path) -> DataflowSettings:
@@ -39,11 +41,10 @@ def outcomes(task: m.Task, version: int) -> list[float] | None:
 
 
 def test_twenty_steps_account_for_every_occurrence(tmp_path: Path) -> None:
-    rows = [{"messages": [{"role": "user", "content": str(i)}], "answer": str(i), "task_id": f"t{i}"} for i in range(5)]
     log = TrajectoryLog(tmp_path / "trajectories", decode=lambda ids: " ".join(map(str, ids)))
 
     async def body() -> None:
-        rehearsal = Rehearsal(settings(tmp_path), eval_rows={"held_out": rows}, trajectories=log)
+        rehearsal = Rehearsal(settings(tmp_path), eval_rows={"held_out": ROWS}, trajectories=log)
         async with rehearsal.running():
             for uid in ("raas-0", "raas-1"):
                 await rehearsal.join(ScriptedRaaS(uid, Rehearsal.TOKEN, outcomes, max_concurrency=6))
@@ -85,3 +86,40 @@ def test_twenty_steps_account_for_every_occurrence(tmp_path: Path) -> None:
     samples = [msgspec.json.decode(line) for line in lines]
     assert {"trained"} <= {sample["outcome"] for sample in samples} <= {"trained", "zero_advantage"}
     assert samples[0]["text"].startswith("0 1 2")
+
+
+def test_an_injected_over_age_group_is_dropped(tmp_path: Path) -> None:
+    """A RaaS that answers late: its group was made by version 0, the trainer stands at step 4, the bound is 2."""
+
+    async def body() -> None:
+        rehearsal = Rehearsal(settings(tmp_path), eval_rows={"held_out": ROWS})
+        async with rehearsal.running():
+            late = ScriptedRaaS("late", Rehearsal.TOKEN, lambda task, version: [1.0, 0.0, 1.0, 0.0], hold=True)
+            await rehearsal.join(late)
+            trainer = rehearsal.trainer(batch_size=8)
+            await trainer.begin()
+            while len(late.running) < 6:
+                await asyncio.sleep(0)
+            (kept, *others) = sorted(late.running)
+            await late.finish(others)
+            for _ in range(4):
+                training = asyncio.create_task(trainer.train())
+                while not training.done():
+                    await asyncio.sleep(0)
+                    await late.finish([task_id for task_id in late.running if task_id != kept])
+                await training
+            dropped = rehearsal.service.books.ledger.counters.dropped
+            assert dropped == {}
+            await late.finish([kept], versions=[0, 4, 4])
+            while not dropped:
+                await asyncio.sleep(0)
+            assert dropped == {"stale": 1}
+            reply = asyncio.create_task(trainer.train())
+            while not reply.done():
+                await asyncio.sleep(0)
+                await late.finish()
+            assert int(kept.rpartition("#")[2]) not in (await reply).batch.group_id
+            assert (await reply).buffer_stats["dropped/stale"] == 1
+            rehearsal.service.books.ledger.validate()
+
+    asyncio.run(asyncio.wait_for(body(), 30))

@@ -1,0 +1,228 @@
+"""The loops around one RaaS: set-up, death, refusal, and what becomes of the work."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from astraflow.core.protocol import messages as m
+from astraflow.dataflow import raas_link
+from astraflow.dataflow.config import DataflowSettings
+from astraflow.dataflow.scripted import Rehearsal, ScriptedRaaS
+from astraflow.errors import CallerError
+
+
+@pytest.fixture(autouse=True)
+def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raas_link, "RETRY_S", 0.001)
+
+
+MakeSettings = Callable[..., DataflowSettings]
+
+
+def half(task: m.Task, version: int) -> list[float]:
+    return [1.0, 0.0]
+
+
+def raas(uid: str, **options: Any) -> ScriptedRaaS:
+    return ScriptedRaaS(uid, Rehearsal.TOKEN, half, **options)
+
+
+def run(settings: DataflowSettings, test: Callable[[Rehearsal], Awaitable[None]], **options: Any) -> None:
+    async def body() -> None:
+        async with Rehearsal(settings, **options).running() as rehearsal:
+            await test(rehearsal)
+            rehearsal.service.books.ledger.validate()
+            rehearsal.service.pool.validate()
+
+    asyncio.run(asyncio.wait_for(body(), 20))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loops run until a condition holds (the test's own time limit ends it otherwise)."""
+    while not condition():
+        await asyncio.sleep(0)
+
+
+def test_a_raas_is_set_up_before_it_gets_work(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        peer = raas("r", hold=True)
+        await rehearsal.join(peer)
+        await until(lambda: "default" in peer.workflows)
+        assert peer.workflows["default"].group_policy == {
+            "episode_timeout_s": 120.0,
+            "wait": {"mean_s": 0.5, "sigma": 1.0},
+        }
+        assert peer.submitted == []
+        await rehearsal.trainer(4).begin()
+        await until(lambda: len(peer.running) == 6)  # (η + 1) B
+        assert {version for _, _, version in peer.submitted} == {0}
+
+    run(make_settings(buffer={"rollout_wait": {"mean_s": 0.5}}), test)
+
+
+def test_the_work_of_a_dead_raas_goes_to_another_at_once(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        first, second = raas("first", hold=True), raas("second")
+        await rehearsal.join(first)
+        trainer = rehearsal.trainer(4)
+        await trainer.begin()
+        await until(lambda: len(first.running) == 6)
+        lost = {group_id for _, group_id, _ in first.submitted}
+        first.dead = True
+        await first.finish([])  # ends its long poll
+        await rehearsal.join(second)
+        batch = (await trainer.batch()).batch
+        assert set(batch.group_id.tolist()) <= lost
+        assert {group_id for _, group_id, _ in second.submitted[:6]} == lost
+        assert rehearsal.service.books.ledger.counters.lost_leases == 6
+
+    run(make_settings(), test)
+
+
+def test_late_results_of_a_lost_lease_are_ignored(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        peer = raas("r", hold=True)
+        await rehearsal.join(peer, incarnation="1")
+        await rehearsal.trainer(4).begin()
+        await until(lambda: len(peer.running) == 6)
+        # the same process registers as if started anew: its work is leased again, to itself
+        await rehearsal.join(peer, incarnation="2")
+        counters = rehearsal.service.books.ledger.counters
+        await until(lambda: counters.lost_leases == 6)
+        await peer.finish()
+        await until(lambda: len(peer.submitted) == 12)
+        await peer.finish()
+        await until(lambda: rehearsal.service.serving.ready("model0") == 6)
+        assert counters.issued == 6
+
+    run(make_settings(), test)
+
+
+def test_one_that_cannot_prove_its_version_gets_no_work(
+    make_settings: MakeSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        liar, honest = raas("liar"), raas("honest")
+        liar.digest = "another"
+        await rehearsal.join(liar)
+        await rehearsal.join(honest)
+        trainer = rehearsal.trainer(4)
+        await trainer.begin()
+        await trainer.train()
+        assert liar.submitted == []
+        assert honest.submitted
+        rows = (await rehearsal.client.raas_pool())["instances"]
+        assert [(row["uid"], row["verified"]) for row in rows] == [("liar", False), ("honest", True)]
+
+    run(make_settings(), test)
+    assert "ALARM: RaaS liar#1 serves version 0 of model0 with digest another" in caplog.text
+
+
+def test_a_raas_that_lags_beyond_the_bound_gets_no_work(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        slow, quick = raas("slow"), raas("quick")
+        await rehearsal.join(slow)
+        trainer = rehearsal.trainer(4)
+        await trainer.begin()
+        await trainer.batch()
+        slow.refuse_pulls = True
+        await rehearsal.join(quick)
+        for _ in range(5):
+            stats = (await trainer.train()).buffer_stats
+            assert stats["buffer/staleness_max"] <= 1
+        assert stats["dropped/stale"] == 0
+        await until(lambda: quick.version == trainer.version)
+        before = len(slow.submitted)
+        await trainer.train()
+        assert len(slow.submitted) == before
+
+    run(make_settings(buffer={"max_staleness": 1}), test)
+
+
+def test_draining_ends_its_work_and_leaves(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        leaving, staying = raas("leaving", hold=True), raas("staying", hold=True)
+        await rehearsal.join(leaving)
+        await rehearsal.trainer(4).begin()
+        await until(lambda: len(leaving.running) == 6)
+        await rehearsal.join(staying)
+        reply = await rehearsal.client.deregister_raas("leaving")
+        assert reply.pool_size == 2
+        await leaving.finish()
+        await until(lambda: len(rehearsal.service.pool.all) == 1)
+        assert rehearsal.service.serving.ready("model0") == 6
+        assert rehearsal.service.books.ledger.counters.lost_leases == 0
+        assert (await rehearsal.client.deregister_raas("nobody")).pool_size == 1
+
+    run(make_settings(), test)
+
+
+def test_leaving_without_draining_requeues_at_once(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        leaving, staying = raas("leaving", hold=True), raas("staying", hold=True)
+        await rehearsal.join(leaving)
+        await rehearsal.trainer(4).begin()
+        await until(lambda: len(leaving.running) == 6)
+        await rehearsal.join(staying)
+        assert (await rehearsal.client.deregister_raas("leaving", drain=False)).pool_size == 1
+        await until(lambda: len(staying.running) == 6)
+        assert [g for _, g, _ in staying.submitted] == sorted(g for _, g, _ in leaving.submitted)
+
+    run(make_settings(), test)
+
+
+def test_a_run_whose_workflow_no_raas_knows_is_over(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        peer = raas("r")
+
+        async def unknown(request: m.RegisterWorkflowRequest) -> None:
+            raise CallerError("unknown workflow 'rlvrr', did you mean 'rlvr'?")
+
+        peer.register_workflow = unknown  # type: ignore[method-assign]
+        await rehearsal.join(peer)
+        await rehearsal.service.stopping.wait()
+        assert "no RaaS can run this run's workflows" in str(rehearsal.service.error)
+        assert "did you mean 'rlvr'" in str(rehearsal.service.error)
+
+    run(make_settings(), test)
+
+
+def test_refused_tasks_return_to_the_queue(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        peer = raas("r")
+        submit, refusals = peer.submit, 1
+
+        async def reluctant(request: m.SubmitRequest) -> list[m.Accepted]:
+            nonlocal refusals
+            if refusals:
+                refusals -= 1
+                await peer.finish([])
+                return [m.Accepted(task_id=t.task_id, accepted=False, reason="full") for t in request.tasks]
+            return await submit(request)
+
+        peer.submit = reluctant  # type: ignore[method-assign]
+        await rehearsal.join(peer)
+        trainer = rehearsal.trainer(4)
+        await trainer.begin()
+        await until(lambda: refusals == 0)
+        await until(lambda: rehearsal.service.books.ledger.counters.lost_leases == 6)
+        await rehearsal.join(peer)  # its heartbeat is the sign of life
+        assert len((await trainer.batch()).batch.lengths) == 4
+
+    run(make_settings(), test)
+
+
+def test_a_bug_in_a_loop_stops_the_service(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        def broken(key: str, items: list[m.PulledItem]) -> None:
+            raise ZeroDivisionError("a bug")
+
+        rehearsal.service.acquisition.results = broken  # type: ignore[method-assign]
+        await rehearsal.join(raas("r"))
+        await rehearsal.trainer(4).begin()
+        await rehearsal.service.stopping.wait()
+        assert "a bug" in str(rehearsal.service.error)
+
+    run(make_settings(), test)

@@ -1,0 +1,39 @@
+"""Statistics of rollouts."""
+
+import pytest
+
+from astraflow.core.data import Failed, Invalid
+from astraflow.core.protocol import messages as m
+from astraflow.dataflow.scripted import group_result
+from astraflow.dataflow.statistics import RATE_WINDOW_S, RolloutStatistics, prometheus
+
+TASK = m.Task(task_id="t", group_id=1, data={})
+
+
+def test_all_finished_samples_count_until_they_are_taken() -> None:
+    now = 0.0
+    statistics = RolloutStatistics(lambda: now)
+    statistics.finished(group_result(TASK, [1.0, 0.0, Failed("crash: x"), Invalid("timeout")], (0, 0, 0)), 2.0)
+    statistics.finished(group_result(TASK, [1.0, 1.0], (0, 0, 0, 0, 0)), 4.0)
+    now = 2.0
+    assert statistics.peek()["rollout/reward_mean"] == 0.75
+    assert statistics.take() == {
+        "rollout/samples": 4,
+        "rollout/tokens": 19,
+        "rollout/tokens_per_s": 9.5,
+        "rollout/reward_mean": 0.75,
+        "rollout/length_mean": pytest.approx(19 / 5),
+        "rollout/lost/crash": 1,
+        "rollout/lost/timeout": 1,
+        "stop/stop": 5,
+        "timeperf/group_s": 3.0,
+    }
+    assert statistics.take() == {"rollout/samples": 0, "rollout/tokens": 0, "rollout/tokens_per_s": 9.5}
+    now += RATE_WINDOW_S + 1
+    assert statistics.tokens_per_s() == 0.0
+
+
+def test_prometheus_text() -> None:
+    assert (
+        prometheus({"raas/size": 2.0, "dropped/zero-x": 0.5}) == "astraflow_dropped_zero_x 0.5\nastraflow_raas_size 2\n"
+    )

@@ -1,0 +1,54 @@
+"""Sampled trajectories of each step."""
+
+from pathlib import Path
+
+import msgspec
+
+from astraflow.core.data import Group, Value
+from astraflow.core.protocol import messages as m
+from astraflow.dataflow.ledger import DropReason
+from astraflow.dataflow.scripted import trajectory
+from astraflow.dataflow.trajectory_log import PER_STEP, TrajectoryLog
+
+
+def group(group_id: int, n: int = 4) -> Group:
+    task = m.Task(task_id="t", group_id=group_id, data={})
+    return Group(
+        group_id=group_id,
+        task_id="t",
+        prompt_id=1,
+        model_id="model0",
+        trajectories=tuple(trajectory(task, i, Value(i / n), (3, 4)) for i in range(n)),
+    )
+
+
+def test_a_few_of_each_kind_are_kept(tmp_path: Path) -> None:
+    log = TrajectoryLog(tmp_path / "t", decode=lambda ids: "".join(chr(97 + i) for i in ids))
+    for group_id in range(9):
+        log.dropped(group(group_id), DropReason.STALE)
+        log.trained(group(100 + group_id), step=7)
+    log.collect()()
+    samples = [msgspec.json.decode(line) for line in (tmp_path / "t" / "step_000007.jsonl").read_bytes().splitlines()]
+    assert [s["outcome"] for s in samples] == ["trained"] * PER_STEP + ["stale"] * PER_STEP
+    assert len({s["group_id"] for s in samples}) == 4
+    first = samples[0]
+    assert (first["text"], first["ids"], first["mask"]) == ("abcd", [0, 1, 2, 3], [0, 0, 1, 1])
+    assert (first["versions"], first["logprobs"], first["reward"]) == ([-1, -1, 3, 4], [0, 0, -0.5, -0.5], 0.0)
+
+
+def test_each_step_starts_anew(tmp_path: Path) -> None:
+    log = TrajectoryLog(tmp_path)
+    log.trained(group(1), step=1)
+    log.collect()()
+    log.trained(group(2), step=2)
+    write = log.collect()
+    log.trained(group(3), step=3)
+    write()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step_000001.jsonl", "step_000002.jsonl"]
+    assert msgspec.json.decode((tmp_path / "step_000002.jsonl").read_bytes().splitlines()[0])["text"] is None
+
+
+def test_nothing_to_write_writes_nothing(tmp_path: Path) -> None:
+    TrajectoryLog(tmp_path).collect()()
+    TrajectoryLog(None).collect()()
+    assert list(tmp_path.iterdir()) == []
