@@ -48,6 +48,11 @@ class _Pending:
         self.shipment = shipment
         self.call = call
 
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody still waits for it."""
+        return self.future is not None and not self.future.done()
+
     def resolve(self, reward: Reward) -> None:
         if self.future is not None and not self.future.done():
             self.future.set_result(reward)
@@ -213,7 +218,7 @@ class RewardPool:
                 return
             share = max(1, min(room, len(self._queue) // self.max_workers))
             taken = [self._queue.popleft() for _ in range(share)]
-            wanted = [item for item in taken if item.future is not None and not item.future.done()]
+            wanted = [item for item in taken if item.wanted]
             if wanted:
                 worker.send(wanted)
 
@@ -235,7 +240,7 @@ class RewardPool:
                 self._unloadable(worker, head.shipment, how)
             else:
                 head.resolve(Invalid("timeout") if why else Invalid("crash", how))
-        self._queue.extendleft(item for item in reversed(worker.line) if item.future is not None)
+        self._queue.extendleft(item for item in reversed(worker.line) if item.wanted)
         self._dispatch()
 
     def _unloadable(self, worker: _Worker, shipment: Shipment | None, how: str) -> None:

@@ -38,12 +38,20 @@ class Shipment(msgspec.Struct, frozen=True):
 class _Code(msgspec.Struct):
     """A function by its parts."""
 
+    key: int
+    """What a _Seen within it means."""
     name: str
     code: bytes
     defaults: Any
     kwdefaults: Any
-    closure: list[Any] | None
+    closure: list[Any]
     globals: dict[str, Any]
+
+
+class _Seen(msgspec.Struct):
+    """A function that is being packed already: it, or one that it refers to, refers back."""
+
+    key: int
 
 
 class _Module(msgspec.Struct):
@@ -59,7 +67,7 @@ def ship(function: RewardFunction | str) -> Shipment:
         target = f"{function.__module__}:{function.__qualname__}"
         return Shipment(target, target)
     try:
-        return Shipment(label, body=pickle.dumps(_pack(function, {})))
+        return Shipment(label, body=pickle.dumps(_pack(function, frozenset())))
     except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"reward function {label} cannot run in a worker process ({error}); define it at the top level of a "
@@ -86,35 +94,42 @@ def _importable(function: FunctionType) -> bool:
     return spec is not None and spec.origin == getattr(module, "__file__", None)
 
 
-def _pack(value: Any, seen: dict[int, str]) -> Any:
-    """Replace what pickle cannot carry by its parts; `seen` breaks cycles between functions of one module."""
+def _pack(value: Any, seen: frozenset[int]) -> Any:
+    """Replace what pickle cannot carry, modules and functions, by their parts."""
     if isinstance(value, ModuleType):
         return _Module(value.__name__)
     if not isinstance(value, FunctionType) or _importable(value):
         return value
-    seen = {**seen, id(value): value.__name__}
+    if id(value) in seen:
+        return _Seen(id(value))
+    seen |= {id(value)}
     names = set(_names(value.__code__)) & set(value.__globals__) - set(dir(builtins))
     return _Code(
+        key=id(value),
         name=value.__name__,
         code=marshal.dumps(value.__code__),
         defaults=value.__defaults__,
         kwdefaults=value.__kwdefaults__,
-        closure=None if value.__closure__ is None else [_pack(c.cell_contents, seen) for c in value.__closure__],
-        globals={n: _pack(g, seen) for n in sorted(names) if id(g := value.__globals__[n]) not in seen},
+        closure=[_pack(cell.cell_contents, seen) for cell in value.__closure__ or ()],
+        globals={name: _pack(value.__globals__[name], seen) for name in sorted(names)},
     )
 
 
-def _unpack(value: Any, outer: dict[str, Any]) -> Any:
+def _unpack(value: Any, made: dict[int, FunctionType]) -> Any:
     if isinstance(value, _Module):
         return importlib.import_module(value.name)
+    if isinstance(value, _Seen):
+        return made[value.key]
     if not isinstance(value, _Code):
         return value
-    scope = {"__builtins__": builtins, **outer}
-    closure = None if value.closure is None else tuple(CellType(_unpack(cell, outer)) for cell in value.closure)
-    function = FunctionType(marshal.loads(value.code), scope, value.name, value.defaults, closure)
+    cells = tuple(CellType() for _ in value.closure)
+    scope: dict[str, Any] = {"__builtins__": builtins}
+    function = FunctionType(marshal.loads(value.code), scope, value.name, value.defaults, cells)
     function.__kwdefaults__ = value.kwdefaults
-    scope[value.name] = function
-    scope.update({name: _unpack(item, scope) for name, item in value.globals.items()})
+    made[value.key] = function  # what it refers to may refer back, so that is filled in now
+    for cell, content in zip(cells, value.closure, strict=True):
+        cell.cell_contents = _unpack(content, made)
+    scope.update({name: _unpack(item, made) for name, item in value.globals.items()})
     return function
 
 

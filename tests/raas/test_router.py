@@ -1,0 +1,95 @@
+"""Names to engines, gates, sessions."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from astraflow.core.data import GenerationHyperparameters, ModelRequest
+from astraflow.core.protocol.messages import VersionState
+from astraflow.errors import CallerError, EngineError
+from astraflow.raas import router as router_module
+from astraflow.raas.engines.scripted import ScriptedEngine
+from astraflow.raas.router import Router
+
+VERSION = VersionState(number=0, digest="d", verified=True)
+
+
+def engine(model_id: str, token: int) -> ScriptedEngine:
+    return ScriptedEngine(model_id, lambda request: [token] * 64)
+
+
+def opened(*engines: ScriptedEngine) -> Router:
+    router = Router(engines)
+    for each in engines:
+        router.serves(each.model_id, VERSION)
+    return router
+
+
+def request(rid: str = "r", model_id: str = "default", tokens: int = 2) -> ModelRequest:
+    gconfig = GenerationHyperparameters(max_new_tokens=tokens)
+    return ModelRequest(rid=rid, input_ids=np.array([1, 2]), model_id=model_id, gconfig=gconfig)
+
+
+def test_each_model_has_its_engine_and_the_default_is_the_first() -> None:
+    async def body() -> None:
+        router = opened(engine("model0", 10), engine("model1", 11))
+        assert (await router.agenerate(request())).output_tokens.tolist() == [10, 10]
+        assert (await router["model1"].agenerate(request())).output_tokens.tolist() == [11, 11]
+        assert (await router.agenerate(request(model_id="model1"))).output_tokens.tolist() == [11, 11]
+        assert router["model1"].get_version() == 0
+        with pytest.raises(CallerError, match="known: model0, model1"):
+            await router.agenerate(request(model_id="model2"))
+
+    asyncio.run(body())
+
+
+def test_a_shut_gate_has_a_deadline_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        router = Router([engine("model0", 10)])
+        with pytest.raises(EngineError, match="model0 has no verified version"):
+            await router.agenerate(request())
+        router.serves("model0", VERSION)
+        await router.pause("model0", "keep")
+        assert not router.ready
+        with pytest.raises(EngineError, match="model0 is paused"):
+            await router.agenerate(request())
+        router.resume("model0")
+        assert (await router.agenerate(request())).output_tokens.size == 2
+
+    monkeypatch.setattr(router_module, "GATE_DEADLINE", 0.01)
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("mode", "stop"), [("abort", "abort"), ("wait", "length")])
+def test_a_pause_ends_or_awaits_what_is_in_flight(mode: str, stop: str) -> None:
+    async def body() -> None:
+        router = opened(engine("model0", 10))
+        running = asyncio.create_task(router.agenerate(request(tokens=50)))
+        await asyncio.sleep(0)
+        await router.pause("model0", mode)
+        assert running.done() or router.engines["model0"].load().running == 0
+        assert (await running).stop_reason == stop
+
+    asyncio.run(body())
+
+
+def test_requests_of_a_session_share_an_affinity_and_end_with_it() -> None:
+    seen: list[str | None] = []
+
+    def script(asked: ModelRequest) -> list[int]:
+        seen.append(asked.affinity)
+        return [7] * 1000
+
+    async def body() -> None:
+        router = opened(ScriptedEngine("model0", script))
+        async with router.managed_session() as session:
+            await session.agenerate(request("a"))
+            await session["model0"].agenerate(request("b"))
+            orphan = asyncio.create_task(session.agenerate(request("c", tokens=1000)))
+            await asyncio.sleep(0)
+        assert (await orphan).stop_reason == "abort"
+        assert len(set(seen)) == 1
+        assert seen[0] is not None
+
+    asyncio.run(body())
