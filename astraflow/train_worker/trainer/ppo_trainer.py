@@ -100,9 +100,10 @@ class AstraFlowPPOTrainer:
             self._run_dir.announce(name, f"http://{endpoint}")
         self.client.signal_ready(self._config.train_batch_size, endpoint, manifest)
         LOGGER.info("ready: %s, version 0 is %s", self.settings.model_id, manifest.digest)
-        if self._config.evaluator.eval_at_start:
-            with self._phase("eval"):
-                reply = self.client.notify_version(0, 0, manifest, run_eval=True)
+        run_eval = self._config.evaluator.eval_at_start
+        with self._phase("eval" if run_eval else "notify"):  # rollout services pull version 0 from here on
+            reply = self.client.notify_version(0, 0, manifest, run_eval=run_eval)
+        if run_eval:
             self._commit(0, eval_stats(reply.eval_results))
         self._seconds.clear()
 
