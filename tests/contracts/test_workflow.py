@@ -1,4 +1,4 @@
-"""Both workflow contracts give the same records: ours (an episode a call) and the public one (padded, a group a call)."""
+"""Both workflow contracts give the same records: ours (an episode a call) and the public one (padded, a group)."""
 
 import asyncio
 from typing import Any
