@@ -138,7 +138,8 @@ class DataAcquisition:
         entry = self._books.ledger.get(group_id)
         assert entry is not None
         row = self._rows[entry.prompt_id]
-        return m.Task(task_id=f"{row['task_id']}#{group_id}", group_id=group_id, data=row)
+        # the lease is in the name: a RaaS remembers the tasks whose results were fetched and runs none of them twice
+        return m.Task(task_id=f"{row['task_id']}#{group_id}.{entry.leases}", group_id=group_id, data=row)
 
     # ---- back ------------------------------------------------------------------------------------------------------
 
@@ -205,7 +206,7 @@ def fit(shares: dict[str, int], allowed: dict[str, int]) -> dict[str, int]:
 
 
 def _group_id(task_id: str) -> int:
-    number = task_id.rpartition("#")[2]
+    number = task_id.rpartition("#")[2].partition(".")[0]
     return int(number) if number.isascii() and number.isdigit() else -1
 
 

@@ -83,12 +83,12 @@ class DataServing:
         *,
         max_staleness: int,
         mask: bool,
-        statistics: Callable[[str], dict[str, float]],
+        statistics: Callable[[], dict[str, float]],
         lacking: Callable[[], str],
     ) -> None:
         """mask: take old tokens out of the loss instead of dropping their group.
 
-        statistics: model_id → what goes with a batch besides the buffer's own. lacking: why groups may be slow to come.
+        statistics: what goes with a batch besides the buffer's own. lacking: why groups may be slow to come.
         """
         self.stale_deciles: Counter[int] = Counter()
         """Stale drops by length decile, 0 the shortest tenth."""
@@ -188,7 +188,7 @@ class DataServing:
         batch = Batch.of(groups).check()
         waited = asyncio.get_running_loop().time() - started
         stats = {
-            **self._statistics(policy.model_id),
+            **self._statistics(),
             **self._buffer_stats(batch, policy),
             "timeperf/batch_wait_s": waited,
         }

@@ -1,7 +1,7 @@
 """Evaluation rounds: datasets scored at a pinned version.
 
 A round holds its versions: while it runs, RaaS pull these and no newer ones, and a sample with a token of another
-version is sampled again. `EvalRound` and the scores are plain state; `Evaluation` is the shell that the dispatch loop
+version is sampled again. `EvalRound` is plain state; `Evaluation` is the shell that the dispatch loop
 and the links call.
 
     run      waits for `changed`, unblocked by results; its deadline is eval.timeout_s
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from astraflow.core.data import Failed, Trajectory, Value
@@ -25,19 +25,14 @@ from astraflow.core.protocol import messages as m
 from astraflow.dataflow.policies import Published
 from astraflow.dataflow.raas_link import Order
 from astraflow.dataflow.raas_pool import RaaSPool
+from astraflow.dataflow.scores import PromptScores, score_dataset
 from astraflow.dataflow.waiting import Pulse, Waits
 from astraflow.errors import AstraFlowError, DataError
 
 log = logging.getLogger(__name__)
 
-CORRECT = 1 - 1e-6
-"""A sample whose reward is at least this is right."""
-
 FIRST_GROUP_ID = 1 << 40
 """Evaluation's group ids start here: sample ids stay unique in the run."""
-
-RESAMPLES = 2000
-"""Of the cluster bootstrap."""
 
 CONCURRENT_SHARE = 0.5
 """Part of each instance that a concurrent round may take."""
@@ -68,58 +63,11 @@ class EvalTask:
     greedy: bool
     task: m.Task
 
-
-@dataclass
-class PromptScores:
-    """What the samples of one row scored."""
-
-    rewards: list[float] = field(default_factory=list)
-    """Of the samples that have one."""
-    invalid: int = 0
-    greedy: float | None = None
-    """Reward of the greedy sample; 0 where it has none."""
-
-    @property
-    def correct(self) -> int:
-        return sum(reward >= CORRECT for reward in self.rewards)
-
-    @property
-    def samples(self) -> int:
-        return len(self.rewards) + self.invalid
-
-
-def pass_at_k(n: int, c: int, k: int) -> float:
-    """Chance that one of min(k, n) samples drawn from n, c of them right, is right (Chen et al. 2021, eq. 1)."""
-    k = min(k, n)
-    return 0.0 if k < 1 else 1.0 - math.comb(n - c, k) / math.comb(n, k)
-
-
-def cluster_bootstrap(means: np.ndarray, seed: int, resamples: int = RESAMPLES) -> tuple[float, float]:
-    """95% interval of the mean of per-prompt means [P], prompts drawn with replacement."""
-    drawn = np.random.default_rng(seed).integers(0, len(means), (resamples, len(means)))
-    low, high = np.percentile(means[drawn].mean(axis=1), [2.5, 97.5])
-    return float(low), float(high)
-
-
-def score_dataset(eval_set: EvalSet, prompts: Sequence[PromptScores], seed: int) -> m.EvalDatasetResult:
-    """Reduce a round's samples of one dataset. Samples without a reward count as wrong; shares are percent."""
-    k = eval_set.n_samples * eval_set.repeat
-    means = np.array([p.correct / p.samples if p.samples else 0.0 for p in prompts])
-    rewards = [reward for p in prompts for reward in p.rewards]
-    low, high = cluster_bootstrap(means, seed)
-    greedy = [p.greedy for p in prompts if p.greedy is not None]
-    return m.EvalDatasetResult(
-        avg_at_k=100 * float(means.mean()),
-        pass_at_k=100 * float(np.mean([pass_at_k(p.samples, p.correct, k) for p in prompts])),
-        mean_reward=float(np.mean(rewards)) if rewards else 0.0,
-        correct=sum(p.correct for p in prompts),
-        total=len(prompts),
-        sample_count=sum(p.samples for p in prompts),
-        k=k,
-        avg_at_k_interval=(100 * low, 100 * high),
-        greedy=100 * sum(reward >= CORRECT for reward in greedy) / len(greedy) if greedy else None,
-        invalid=sum(p.invalid for p in prompts),
-    )
+    def again(self) -> EvalTask:
+        """The task under another name: a RaaS runs none twice whose result was fetched."""
+        name, _, attempt = self.task.task_id.rpartition(".")
+        task = msgspec.structs.replace(self.task, task_id=f"{name}.{int(attempt) + 1}")
+        return replace(self, task=task)
 
 
 class EvalRound:
@@ -169,7 +117,7 @@ class EvalRound:
         """Leases are lost: the tasks are pending again; returns how many."""
         held = self._leased.get(owner, {})
         lost = [held.pop(task_id) for task_id in list(task_ids) if task_id in held]
-        self._pending.extendleft(reversed(lost))
+        self._pending.extendleft(task.again() for task in reversed(lost))
         return len(lost)
 
     def finish(self, owner: str, task_id: str, result: GroupResult | None) -> bool:
@@ -179,7 +127,7 @@ class EvalRound:
             return False
         if result is not None and not self._pinned(result):
             log.warning("evaluation task %s was sampled by another version: it is sampled again", task_id)
-            self._pending.append(task)
+            self._pending.append(task.again())
             return True
         self.done += 1
         self._score(self._scores[task.dataset][task.row], task, result)
@@ -187,7 +135,7 @@ class EvalRound:
 
     def results(self, seed: int) -> m.EvalResults:
         """Scores of all datasets; the overall figures are means over datasets."""
-        datasets = {s.name: score_dataset(s, self._scores[s.name], seed) for s in self._sets}
+        datasets = {s.name: score_dataset(self._scores[s.name], s.n_samples * s.repeat, seed) for s in self._sets}
         return m.EvalResults(
             datasets=datasets,
             overall_avg_at_k=float(np.mean([d.avg_at_k for d in datasets.values()])),
@@ -218,7 +166,7 @@ def _tasks(number: int, sets: Sequence[EvalSet], group_id: int) -> Iterable[Eval
         for index, row in enumerate(s.rows):
             for greedy in [False] * s.repeat + [True] * s.greedy:
                 task = m.Task(
-                    task_id=f"eval-{number}/{s.name}/{row.get('task_id', index)}#{group_id}",
+                    task_id=f"eval-{number}/{s.name}/{row['task_id']}#{group_id}.1",
                     group_id=group_id,
                     data=row,
                     n_samples=1 if greedy else s.n_samples,

@@ -1,7 +1,7 @@
-"""Dataflow's peers, scripted: a RaaS that answers from a function and a trainer that only counts, for tests and benches.
+"""Dataflow's peers, scripted: a RaaS that answers from a function and a trainer that only counts.
 
-They speak the real protocol, so that everything between them and the ledger is what a run uses; `Rehearsal` puts them and
-the service into one process, without sockets.
+For tests and benches. They speak the real protocol, so that everything between them and the ledger is what a run uses;
+`Rehearsal` puts them and the service into one process, without sockets.
 """
 
 from __future__ import annotations

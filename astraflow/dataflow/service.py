@@ -29,19 +29,21 @@ from astraflow.core.protocol import RaaSClient
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.barrier import Announcements
 from astraflow.dataflow.books import Books
-from astraflow.dataflow.config import DataflowConfig, DataflowSettings
+from astraflow.dataflow.config import BufferConfig, DataflowSettings
 from astraflow.dataflow.curation import Curator, FailureStreak
-from astraflow.dataflow.data_acquisition import WORKFLOW_ID, DataAcquisition, Flow
+from astraflow.dataflow.data_acquisition import DataAcquisition, Flow
 from astraflow.dataflow.data_serving import DataServing
-from astraflow.dataflow.evaluation import EvalSet, Evaluation
+from astraflow.dataflow.evaluation import Evaluation
 from astraflow.dataflow.ledger import Ledger
-from astraflow.dataflow.policies import Policies, Policy
+from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_link import RaaSLinks
 from astraflow.dataflow.raas_pool import Health, RaaSPool
 from astraflow.dataflow.staleness import Admission
-from astraflow.dataflow.statistics import RolloutStatistics, prometheus, standing
+from astraflow.dataflow.statistics import RolloutStatistics, standing
+from astraflow.dataflow.status import StatusBoard
 from astraflow.dataflow.trajectory_log import TrajectoryLog
 from astraflow.dataflow.waiting import Waits
+from astraflow.dataflow.workflows import eval_sets, samples_per_group, workflow_requests
 from astraflow.errors import AstraFlowError, DeadlineError, InvariantError, WorkflowError
 
 log = logging.getLogger(__name__)
@@ -67,9 +69,8 @@ class AstraFlow:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """rows: the rollout dataset's; eval_rows: by name of eval_datasets. connect: a RaaS's url → its client."""
-        config, seed = settings.dataflow, settings.experiment.seed
-        buffer = config.buffer
-        n_samples = {model_id: _n_samples(settings, model_id) for model_id in settings.gconfigs}
+        config = settings.dataflow
+        n_samples = samples_per_group(settings)
         self.stopping = asyncio.Event()
         self.error: AstraFlowError | None = None
         self.policies = Policies(n_samples)
@@ -78,46 +79,15 @@ class AstraFlow:
         self.waits = Waits()
         self.statistics = RolloutStatistics(clock)
         self.trajectories = trajectories
-        self.serving = DataServing(
-            self.books,
-            self.policies,
-            trajectories,
-            self.waits,
-            max_staleness=buffer.max_staleness,
-            mask=buffer.stale_policy == "mask",
-            statistics=self._statistics,
-            lacking=self._lacking,
-        )
-        curator = Curator(
-            n_samples,
-            {policy.model_id: policy.steps for policy in self.policies.all},
-            filter_zero_advantage=buffer.filter_function == "filter_zero_adv",
-            min_group_size=buffer.min_group_size,
-            shuffle_seed=seed if buffer.shuffle_rewards else None,
-        )
-        self.acquisition = DataAcquisition(
-            rows,
-            seed,
-            self.books,
-            self.pool,
-            self.policies,
-            Flow(curator, self.serving, self.statistics, trajectories, self._observe),
-            lease_s=LEASE_FACTOR * config.episode_timeout_s,
-            clock=clock,
-        )
+        self.announcements = Announcements(config.barrier_timeout_s, self.waits, clock)
+        self._clock = clock
         self._wake = asyncio.Event()
-        self.evaluation = Evaluation(
-            _eval_sets(settings, eval_rows),
-            self.pool,
-            self.waits,
-            exclusive=config.eval.mode == "exclusive",
-            timeout_s=config.eval.timeout_s,
-            seed=seed,
-            wake=self._wake,
-            versions_changed=lambda: self.links.news(),
-            observe=self._observe,
-            cancel=lambda key, task_ids: self._cancel(key, task_ids),
-        )
+        self._streak = FailureStreak(config.max_failure_streak)
+        self._max_staleness = config.buffer.max_staleness
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.serving = self._make_serving(config.buffer)
+        self.acquisition = self._make_acquisition(settings, rows)
+        self.evaluation = self._make_evaluation(settings, eval_rows)
         self.links = RaaSLinks(
             self.pool,
             {"train": self.acquisition, "eval": self.evaluation},
@@ -128,11 +98,66 @@ class AstraFlow:
             refused=self._refused,
             broken=self._broken,
         )
-        self.announcements = Announcements(config.barrier_timeout_s, self.waits, clock)
-        self._streak = FailureStreak(config.max_failure_streak)
-        self._max_staleness = buffer.max_staleness
-        self._clock = clock
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.board = StatusBoard(
+            self.policies,
+            self.pool,
+            self.books,
+            self.serving,
+            self.evaluation,
+            self.statistics,
+            self.waits,
+            self._max_staleness,
+            clock,
+        )
+
+    def _make_serving(self, buffer: BufferConfig) -> DataServing:
+        def statistics() -> dict[str, float]:
+            return {**standing(self.books, self.pool, self.policies), **self.statistics.take()}
+
+        return DataServing(
+            self.books,
+            self.policies,
+            self.trajectories,
+            self.waits,
+            max_staleness=buffer.max_staleness,
+            mask=buffer.stale_policy == "mask",
+            statistics=statistics,
+            lacking=lambda: self.board.lacking(),
+        )
+
+    def _make_acquisition(self, settings: DataflowSettings, rows: Sequence[Row]) -> DataAcquisition:
+        buffer, seed = settings.dataflow.buffer, settings.experiment.seed
+        curator = Curator(
+            {policy.model_id: policy.n_samples for policy in self.policies.all},
+            {policy.model_id: policy.steps for policy in self.policies.all},
+            filter_zero_advantage=buffer.filter_function == "filter_zero_adv",
+            min_group_size=buffer.min_group_size,
+            shuffle_seed=seed if buffer.shuffle_rewards else None,
+        )
+        return DataAcquisition(
+            rows,
+            seed,
+            self.books,
+            self.pool,
+            self.policies,
+            Flow(curator, self.serving, self.statistics, self.trajectories, self._observe),
+            lease_s=LEASE_FACTOR * settings.dataflow.episode_timeout_s,
+            clock=self._clock,
+        )
+
+    def _make_evaluation(self, settings: DataflowSettings, rows: Mapping[str, Sequence[Row]]) -> Evaluation:
+        return Evaluation(
+            eval_sets(settings, rows),
+            self.pool,
+            self.waits,
+            exclusive=settings.dataflow.eval.mode == "exclusive",
+            timeout_s=settings.dataflow.eval.timeout_s,
+            seed=settings.experiment.seed,
+            wake=self._wake,
+            versions_changed=lambda: self.links.news(),
+            observe=self._observe,
+            cancel=self._cancel,
+        )
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -295,129 +320,11 @@ class AstraFlow:
     # ---- what it tells ---------------------------------------------------------------------------------------------
 
     def raas_pool(self) -> dict[str, Any]:
-        """Reply of GET /raas_pool."""
-        epoch = time.time() - self._clock()
-        newest = [published.version for policy in self.policies.all if (published := policy.current) is not None]
-        return {
-            "size": len(self.pool.live),
-            "version": min(newest, default=-1),
-            "instances": [i.describe(self.pool.model_ids, epoch) for i in self.pool.all],
-        }
+        return self.board.raas_pool()
 
     def status(self) -> dict[str, Any]:
-        """Reply of GET /status; `live` is what a terminal view shows."""
-        serving = bool(self.pool.serving)
-        status = "ready" if serving and self.policies.started else "starting"
-        return {
-            "status": "draining" if self.stopping.is_set() else status,
-            "error": None if self.error is None else str(self.error),
-            "eval_running": self.evaluation.running,
-            "agents": {
-                policy.model_id: {
-                    "raas_ready": serving,
-                    "trainer_ready": policy.ready is not None,
-                    "started": policy.current is not None,
-                    "version": policy.version,
-                }
-                for policy in self.policies.all
-            },
-            "raas_pool": self.raas_pool(),
-            "waiting": self.waits.describe(),
-            "live": self._live(self.policies.all[0]),
-        }
+        error = None if self.error is None else str(self.error)
+        return self.board.status(stopping=self.stopping.is_set(), error=error)
 
     def metrics(self) -> str:
-        """Reply of GET /metrics."""
-        steps = {f"step/{policy.model_id}": float(policy.step) for policy in self.policies.all}
-        return prometheus({**standing(self.books, self.pool, self.policies), **self.statistics.peek(), **steps})
-
-    def _live(self, policy: Policy) -> dict[str, Any]:
-        counters = self.books.ledger.counters
-        last = self.evaluation.last
-        recent = {**self.serving.last_stats(policy.model_id), **self.statistics.peek()}
-        return {
-            "step": policy.step,
-            "version": policy.version,
-            **({"reward": recent["rollout/reward_mean"]} if "rollout/reward_mean" in recent else {}),
-            "tokens_per_s": recent["rollout/tokens_per_s"],
-            "staleness_max": recent.get("buffer/staleness_max"),
-            "staleness_mean": recent.get("buffer/staleness_mean"),
-            "staleness_bound": self._max_staleness,
-            "in_flight": counters.in_flight,
-            "ready": self.serving.ready(policy.model_id),
-            "issued": counters.issued,
-            "trained": counters.trained,
-            "dropped": {reason.value: n for reason, n in counters.dropped.items()},
-            "eval": None if last is None else _eval_figures(last),
-            "eval_progress": self.evaluation.progress,
-        }
-
-    def _statistics(self, model_id: str) -> dict[str, float]:
-        return {**standing(self.books, self.pool, self.policies), **self.statistics.take()}
-
-    def _lacking(self) -> str:
-        counters = self.books.ledger.counters
-        pool = "; ".join(
-            f"{i.uid} {i.health}, {i.inflight} in flight{f' ({i.reason})' if i.reason else ''}" for i in self.pool.all
-        )
-        if self.evaluation.running and self.evaluation.exclusive:
-            return f"an exclusive evaluation runs; RaaS: {pool}"
-        if not self.pool.serving:
-            return f"no RaaS serves the current verified version; RaaS: {pool or 'none has registered'}"
-        dropped = ", ".join(f"{n} {reason.value}" for reason, n in counters.dropped.items())
-        return f"RaaS: {pool}; dropped so far: {dropped or 'none'}"
-
-
-def workflow_requests(config: DataflowConfig) -> list[m.RegisterWorkflowRequest]:
-    """What every RaaS is to know: the training workflow as "default", the others as "eval/<name>"."""
-    wait = config.buffer.rollout_wait
-    specs = {WORKFLOW_ID: config.workflow_spec, **{f"eval/{name}": w for name, w in config.eval_workflows.items()}}
-    requests = []
-    for workflow_id, spec in specs.items():
-        policy: dict[str, Any] = {"episode_timeout_s": config.episode_timeout_s}
-        if workflow_id == WORKFLOW_ID and wait is not None:
-            policy["wait"] = wait.model_dump()
-        requests.append(
-            m.RegisterWorkflowRequest(
-                workflow_id=workflow_id,
-                workflow_cls=spec.workflow_cls,
-                reward_fn=spec.reward_fn,
-                gconfig_overrides=dict(spec.gconfig_overrides),
-                workflow_kwargs=spec.keywords,
-                group_policy=policy,
-            )
-        )
-    return requests
-
-
-def _n_samples(settings: DataflowSettings, model_id: str, overrides: Mapping[str, Any] | None = None) -> int:
-    given = settings.dataflow.workflow_spec.gconfig_overrides if overrides is None else overrides
-    return int(given.get("n_samples", settings.gconfigs[model_id].n_samples))
-
-
-def _eval_sets(settings: DataflowSettings, rows: Mapping[str, Sequence[Row]]) -> list[EvalSet]:
-    config = settings.dataflow
-    model_id = next(iter(settings.gconfigs))
-    return [
-        EvalSet(
-            name=name,
-            workflow_id=f"eval/{dataset.eval_workflow}",
-            rows=rows[name],
-            n_samples=_n_samples(settings, model_id, config.eval_workflows[dataset.eval_workflow].gconfig_overrides),
-            repeat=dataset.repeat,
-            greedy=dataset.greedy,
-        )
-        for name, dataset in config.eval_datasets.items()
-    ]
-
-
-def _eval_figures(results: m.EvalResults) -> dict[str, Any]:
-    return {
-        "version": results.version,
-        "avg@k": results.overall_avg_at_k,
-        "pass@k": results.overall_pass_at_k,
-        "datasets": {
-            name: {"avg@k": d.avg_at_k, "greedy": d.greedy, "k": d.k, "interval": d.avg_at_k_interval}
-            for name, d in results.datasets.items()
-        },
-    }
+        return self.board.metrics()

@@ -37,7 +37,7 @@ class Bench:
             Waits(),
             max_staleness=eta,
             mask=mask,
-            statistics=lambda _: {},
+            statistics=dict,
             lacking=lambda: "RaaS: none",
         )
         key = self.pool.register(m.RegisterRaaSRequest(uid="r", raas_url="http://r"), 0).instance.key

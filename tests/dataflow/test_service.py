@@ -14,7 +14,7 @@ from astraflow.core.protocol import messages as m
 from astraflow.core.protocol.http import BODY_LIMIT, MSGPACK, SCHEMA_HEADER
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.scripted import Rehearsal, ScriptedRaaS, ScriptedTrainer, example_rows, manifest
-from astraflow.dataflow.service import workflow_requests
+from astraflow.dataflow.workflows import workflow_requests
 from astraflow.errors import ConflictError, DeadlineError, PeerError
 
 MakeSettings = Callable[..., DataflowSettings]

@@ -1,0 +1,117 @@
+"""What the service tells people: /status, /raas_pool, /metrics, and why a batch is slow to come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from astraflow.core.protocol.messages import EvalResults
+from astraflow.dataflow.books import Books
+from astraflow.dataflow.data_serving import DataServing
+from astraflow.dataflow.evaluation import Evaluation
+from astraflow.dataflow.policies import Policies, Policy
+from astraflow.dataflow.raas_pool import RaaSPool
+from astraflow.dataflow.statistics import RolloutStatistics, prometheus, standing
+from astraflow.dataflow.waiting import Waits
+
+
+@dataclass(frozen=True)
+class StatusBoard:
+    """Reads the stations; changes nothing."""
+
+    policies: Policies
+    pool: RaaSPool
+    books: Books
+    serving: DataServing
+    evaluation: Evaluation
+    statistics: RolloutStatistics
+    waits: Waits
+    max_staleness: int
+    clock: Callable[[], float]
+
+    def status(self, *, stopping: bool, error: str | None) -> dict[str, Any]:
+        """Reply of GET /status; `live` is what a terminal view shows."""
+        serving = bool(self.pool.serving)
+        status = "ready" if serving and self.policies.started else "starting"
+        return {
+            "status": "draining" if stopping else status,
+            "error": error,
+            "eval_running": self.evaluation.running,
+            "agents": {
+                policy.model_id: {
+                    "raas_ready": serving,
+                    "trainer_ready": policy.ready is not None,
+                    "started": policy.current is not None,
+                    "version": policy.version,
+                }
+                for policy in self.policies.all
+            },
+            "raas_pool": self.raas_pool(),
+            "waiting": self.waits.describe(),
+            "live": self.live(self.policies.all[0]),
+        }
+
+    def raas_pool(self) -> dict[str, Any]:
+        """Reply of GET /raas_pool."""
+        epoch = time.time() - self.clock()
+        newest = [policy.version for policy in self.policies.all]
+        return {
+            "size": len(self.pool.live),
+            "version": min(newest, default=-1),
+            "instances": [i.describe(self.pool.model_ids, epoch) for i in self.pool.all],
+        }
+
+    def metrics(self) -> str:
+        """Reply of GET /metrics."""
+        steps = {f"step/{policy.model_id}": float(policy.step) for policy in self.policies.all}
+        return prometheus({**standing(self.books, self.pool, self.policies), **self.statistics.peek(), **steps})
+
+    def live(self, policy: Policy) -> dict[str, Any]:
+        """Where a policy stands now. `reward` is absent before the first finished sample."""
+        counters = self.books.ledger.counters
+        last = self.evaluation.last
+        recent = {**self.serving.last_stats(policy.model_id), **self.statistics.peek()}
+        reward = {"reward": recent["rollout/reward_mean"]} if "rollout/reward_mean" in recent else {}
+        return {
+            "step": policy.step,
+            "version": policy.version,
+            **reward,
+            "tokens_per_s": recent["rollout/tokens_per_s"],
+            "staleness_max": recent.get("buffer/staleness_max"),
+            "staleness_mean": recent.get("buffer/staleness_mean"),
+            "staleness_bound": self.max_staleness,
+            "in_flight": counters.in_flight,
+            "ready": self.serving.ready(policy.model_id),
+            "issued": counters.issued,
+            "trained": counters.trained,
+            "dropped": {reason.value: n for reason, n in counters.dropped.items()},
+            "eval": None if last is None else _figures(last),
+            "eval_progress": self.evaluation.progress,
+        }
+
+    def lacking(self) -> str:
+        """Why groups may be slow to come."""
+        counters = self.books.ledger.counters
+        pool = "; ".join(
+            f"{i.uid} {i.health}, {i.inflight} in flight{f' ({i.reason})' if i.reason else ''}" for i in self.pool.all
+        )
+        if self.evaluation.running and self.evaluation.exclusive:
+            return f"an exclusive evaluation runs; RaaS: {pool}"
+        if not self.pool.serving:
+            return f"no RaaS serves the current verified version; RaaS: {pool or 'none has registered'}"
+        dropped = ", ".join(f"{n} {reason.value}" for reason, n in counters.dropped.items())
+        return f"RaaS: {pool}; dropped so far: {dropped or 'none'}"
+
+
+def _figures(results: EvalResults) -> dict[str, Any]:
+    return {
+        "version": results.version,
+        "avg@k": results.overall_avg_at_k,
+        "pass@k": results.overall_pass_at_k,
+        "datasets": {
+            name: {"avg@k": d.avg_at_k, "greedy": d.greedy, "k": d.k, "interval": d.avg_at_k_interval}
+            for name, d in results.datasets.items()
+        },
+    }
