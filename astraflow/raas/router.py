@@ -17,7 +17,7 @@ import msgspec
 
 from astraflow.core.data import ModelRequest, ModelResponse
 from astraflow.core.protocol.messages import VersionState
-from astraflow.errors import CallerError, EngineError
+from astraflow.errors import CallerError, DeadlineError, EngineError
 from astraflow.raas.engines.base import Engine
 
 GATE_DEADLINE = 300.0
@@ -79,7 +79,10 @@ class Router:
         gate.settle()
 
     async def pause(self, model_id: str, mode: str) -> None:
-        """Let no new generation begin. keep: those in flight go on; wait: return when they ended; abort: end them."""
+        """Let no new generation begin. keep: those in flight go on; wait: return when they ended; abort: end them.
+
+        DeadlineError where they have not ended in time; the gate stays shut then.
+        """
         gate = self._gates[self.resolve(model_id)]
         gate.paused = True
         gate.settle()
@@ -87,7 +90,7 @@ class Router:
             await gate.engine.abort(list(gate.in_flight))
         if mode != "keep" and gate.in_flight:
             gate.idle.clear()
-            await gate.idle.wait()
+            await self._drained(model_id, gate)
 
     def resume(self, model_id: str) -> None:
         gate = self._gates[self.resolve(model_id)]
@@ -127,13 +130,23 @@ class Router:
     def __getitem__(self, model_id: str) -> Session:
         return Session(self, self.resolve(model_id))
 
+    async def _drained(self, model_id: str, gate: _Gate) -> None:
+        try:
+            async with asyncio.timeout(GATE_DEADLINE):
+                await gate.idle.wait()
+        except TimeoutError as error:
+            count = len(gate.in_flight)
+            raise DeadlineError(
+                f"a pause of {model_id} waited {GATE_DEADLINE:g} s for {count} generations in flight"
+            ) from error
+
     async def _pass(self, model_id: str, gate: _Gate) -> None:
         try:
             async with asyncio.timeout(GATE_DEADLINE):
                 await gate.open.wait()
         except TimeoutError as error:
             why = "is paused" if gate.paused else "has no verified version"
-            raise EngineError(f"{model_id} {why}: a generation waited {GATE_DEADLINE:.0f} s") from error
+            raise EngineError(f"{model_id} {why}: a generation waited {GATE_DEADLINE:g} s") from error
 
 
 class Session:

@@ -7,7 +7,7 @@ import pytest
 
 from astraflow.core.data import GenerationHyperparameters, ModelRequest
 from astraflow.core.protocol.messages import VersionState
-from astraflow.errors import CallerError, EngineError
+from astraflow.errors import CallerError, DeadlineError, EngineError
 from astraflow.raas import router as router_module
 from astraflow.raas.engines.scripted import ScriptedEngine
 from astraflow.raas.router import Router
@@ -92,4 +92,25 @@ def test_requests_of_a_session_share_an_affinity_and_end_with_it() -> None:
         assert len(set(seen)) == 1
         assert seen[0] is not None
 
+    asyncio.run(body())
+
+
+def test_a_pause_that_waits_too_long_says_for_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        hold = asyncio.Event()
+        slow = engine("model0", 10)
+        router = opened(slow)
+
+        async def never(asked: ModelRequest) -> None:
+            await hold.wait()
+
+        monkeypatch.setattr(slow, "agenerate", never)
+        running = asyncio.create_task(router.agenerate(request()))
+        await asyncio.sleep(0)
+        with pytest.raises(DeadlineError, match=r"waited 0\.01 s for 1 generations in flight"):
+            await router.pause("model0", "wait")
+        hold.set()
+        await running
+
+    monkeypatch.setattr(router_module, "GATE_DEADLINE", 0.01)
     asyncio.run(body())
