@@ -217,6 +217,10 @@ class RaaSLink:
         if state is None or not state.verified:
             log.warning("RaaS %s has not pulled version %d: %s", self._key, target.version, result.reason)
             return False
+        if not self._pool.is_published(target.model_id, state.number):
+            # its sender was a version ahead of the trainer's announcement, which is on its way
+            log.info("RaaS %s serves version %d, not announced yet", self._key, state.number)
+            return False
         if not self._pool.proved(self._key, target.model_id, state.number, state.digest):
             log.error(
                 "ALARM: RaaS %s serves version %d of %s with digest %s, which is not its manifest's",

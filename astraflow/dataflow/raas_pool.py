@@ -261,6 +261,10 @@ class RaaSPool:
         versions = self._published[model_id]
         return versions[max(versions)] if versions else None
 
+    def is_published(self, model_id: str, version: int) -> bool:
+        """Was this version announced (and not long ago)?"""
+        return version in self._published[model_id]
+
     def proved(self, key: str, model_id: str, version: int, digest: str) -> bool:
         """An instance says what it serves, by its own digest; False, and no work for it, unless the manifest agrees."""
         instance = self._by_key.get(key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -109,7 +109,7 @@ class ScriptedRaaS:
         self._results: dict[m.Lane, dict[str, m.PulledItem]] = {"train": {}, "eval": {}}
         self._sent: dict[m.Lane, set[str]] = {"train": set(), "eval": set()}
         self._news = asyncio.Condition()
-        self.app = build_app("scripted RaaS", token, self._endpoints())
+        self.app: Any = build_app("scripted RaaS", token, self._endpoints())
 
     @property
     def version(self) -> int:
@@ -266,6 +266,15 @@ def example_rows(n: int) -> list[Row]:
     ]
 
 
+class RaaSPeer(Protocol):
+    """A RaaS in this process: scripted, or a real service."""
+
+    url: str
+    app: Any
+
+    def registration(self, **capabilities: Any) -> m.RegisterRaaSRequest: ...
+
+
 class Rehearsal:
     """Dataflow with scripted peers in one process. Use `running()`; RaaS are added with `join`."""
 
@@ -279,7 +288,7 @@ class Rehearsal:
         eval_rows: Mapping[str, Sequence[Row]] | None = None,
         trajectories: TrajectoryLog | None = None,
     ) -> None:
-        self.raas: dict[str, ScriptedRaaS] = {}
+        self.raas: dict[str, RaaSPeer] = {}
         self.service = AstraFlow(
             settings, rows or example_rows(50), eval_rows or {}, self._connect, trajectories or TrajectoryLog(None)
         )
@@ -296,7 +305,7 @@ class Rehearsal:
             await self.service.stop()
             await self.client.close()
 
-    async def join(self, raas: ScriptedRaaS, **capabilities: Any) -> m.RegisterRaaSReply:
+    async def join(self, raas: RaaSPeer, **capabilities: Any) -> m.RegisterRaaSReply:
         """Let a RaaS register itself."""
         self.raas[raas.url] = raas
         return await self.client.register_raas(raas.registration(**capabilities))
