@@ -21,9 +21,9 @@ def never_lets_go(prompt: str, completions: str, prompt_ids: list[int], completi
 
 def test_the_deadline_starts_when_the_reward_runs() -> None:
     async def body() -> None:
-        wrapper = AsyncRewardWrapper(naps, timeout_seconds=0.5, max_workers=1)
-        rewards = await asyncio.gather(*(wrapper("", "0.2", [], []) for _ in range(4)))
-        assert rewards == [Value(1.0)] * 4, "0.8 s in line for one worker, each within its own deadline"
+        wrapper = AsyncRewardWrapper(naps, timeout_seconds=1.0, max_workers=1)
+        rewards = await asyncio.gather(*(wrapper("", "0.3", [], []) for _ in range(4)))
+        assert rewards == [Value(1.0)] * 4, "1.2 s in line for one worker, each within its own deadline"
         wrapper.close()
 
     asyncio.run(body())

@@ -89,6 +89,7 @@ class _Worker:
         self.process = process
         self.line: deque[_Pending] = deque([_Pending(START_DEADLINE, None, None, None)])
         self.loaded: dict[Shipment, int] = {}
+        self.closed = False
         self._head_since = monotonic()
         self._unsent = bytearray()
         self._unread = bytearray()
@@ -115,6 +116,7 @@ class _Worker:
         self._guard()
 
     def close(self) -> int:
+        self.closed = True
         self._timer.cancel()
         self.loop.remove_reader(self.process.socket)
         self.loop.remove_writer(self.process.socket)
@@ -161,11 +163,18 @@ class _Worker:
         if not self.line:
             self._guarded_until = float("inf")  # idle: the next head arms it
             return
-        left = self._head_since + self.line[0].timeout - monotonic()
-        if left > 0:
-            self._arm(left)
+        if self._left() <= 0:
+            self._readable()  # this loop may have been busy, and the reply lie there
+        if self.closed or not self.line:
+            return
+        if self._left() > 0:
+            self._arm(self._left())
         else:
             self.pool._lost(self, "timeout")
+
+    def _left(self) -> float:
+        """Seconds that the head may still run."""
+        return self._head_since + self.line[0].timeout - monotonic()
 
 
 class RewardPool:

@@ -65,8 +65,23 @@ def test_a_deadline_does_not_count_the_time_in_line() -> None:
     async def body() -> None:
         pool = RewardPool(1)
         shipment = ship(act)
-        got = await asyncio.gather(*(pool.run(shipment, call("0.15"), 0.4) for _ in range(5)))
-        assert all(isinstance(reward, Value) for reward in got), "0.75 s in line, each within its 0.4 s"
+        got = await asyncio.gather(*(pool.run(shipment, call("0.3"), 1.0) for _ in range(4)))
+        assert all(isinstance(reward, Value) for reward in got), "1.2 s in line, each within its second"
+        pool.close()
+
+    asyncio.run(body())
+
+
+def test_a_reply_that_came_while_the_loop_was_busy_counts() -> None:
+    async def body() -> None:
+        pool = RewardPool(1)
+        shipment = ship(act)
+        await pool.run(shipment, call("0"), 5)
+        waiting = asyncio.create_task(pool.run(shipment, call("0.05"), 0.2))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        time.sleep(0.5)
+        assert isinstance(await waiting, Value)
         pool.close()
 
     asyncio.run(body())
