@@ -27,6 +27,7 @@ from astraflow.dataflow.ledger import Curate, DropReason, Expire, Finish, Issue,
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_link import Order
 from astraflow.dataflow.raas_pool import Instance, RaaSPool
+from astraflow.dataflow.routing import fit, share_out
 from astraflow.dataflow.statistics import RolloutStatistics
 from astraflow.dataflow.trajectory_log import TrajectoryLog
 from astraflow.errors import DataError
@@ -113,7 +114,7 @@ class DataAcquisition:
         room = {i.key: min(i.available, allowed[i.key]) for i in serving}
         # what is queued counts as running already
         most = self._books.capacity(self._pool.max_concurrency) + queued
-        shares = fit(self._pool.share_out(room, max(0, most)), allowed)
+        shares = fit(share_out(room, {i.key: i.max_concurrency for i in serving}, max(0, most)), allowed)
         for _ in range(sum(shares.values()) - queued):
             prompt_id, epoch = self.cursor.next()
             self._books.record(Issue(prompt_id, epoch))
@@ -190,19 +191,6 @@ class DataAcquisition:
                 self._flow.serving.add(group)
             else:
                 self._flow.trajectories.dropped(group, outcome.drop)
-
-
-def fit(shares: dict[str, int], allowed: dict[str, int]) -> dict[str, int]:
-    """Trim shares so that those allowed at most a groups get a places in all, for every a.
-
-    Places are given to the strictest first: an older version may fill the first places only.
-    """
-    given = 0
-    fitted: dict[str, int] = {}
-    for key in sorted(shares, key=lambda key: allowed[key]):
-        fitted[key] = max(0, min(shares[key], allowed[key] - given))
-        given += fitted[key]
-    return fitted
 
 
 def _group_id(task_id: str) -> int:

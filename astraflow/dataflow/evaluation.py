@@ -25,6 +25,7 @@ from astraflow.core.protocol import messages as m
 from astraflow.dataflow.policies import Published
 from astraflow.dataflow.raas_link import Order
 from astraflow.dataflow.raas_pool import RaaSPool
+from astraflow.dataflow.routing import share_out
 from astraflow.dataflow.scores import PromptScores, score_dataset
 from astraflow.dataflow.waiting import Pulse, Waits
 from astraflow.errors import AstraFlowError, DataError
@@ -248,7 +249,7 @@ class Evaluation:
             self._rounds += 1
             self._round = EvalRound(self._rounds, numbers, self._sets, self._next_group_id)
             self._next_group_id += self._round.total
-            self._pool.pin(versions)
+            self._pool.versions.pin(versions)
             self._versions_changed()
             self._wake.set()
             try:
@@ -273,8 +274,9 @@ class Evaluation:
             for i in self._pool.serving
             if all(i.verified[model_id].version == version for model_id, version in r.versions.items())
         }
+        sizes = {i.key: i.max_concurrency for i in self._pool.serving}
         orders = []
-        for key, share in self._pool.share_out(room, r.pending).items():
+        for key, share in share_out(room, sizes, r.pending).items():
             while share > 0 and (workflow_id := r.next_workflow) is not None:
                 tasks = r.lease(key, workflow_id, share)
                 share -= len(tasks)
@@ -332,7 +334,7 @@ class Evaluation:
             self._cancel(owner, task_ids)
             self._pool.release(owner, r.give_back(owner, task_ids))
         self._round = None
-        self._pool.unpin()
+        self._pool.versions.unpin()
         self._versions_changed()
         self._wake.set()
 

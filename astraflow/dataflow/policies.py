@@ -6,7 +6,7 @@ version is announced once, with one digest; the same announcement again is a ret
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,6 +15,9 @@ from astraflow.core.data import Manifest
 from astraflow.core.protocol.messages import NotifyVersionRequest, ReadyRequest
 from astraflow.dataflow.staleness import VersionSteps
 from astraflow.errors import CallerError, ConflictError
+
+KEPT_VERSIONS = 8
+"""Versions of a model whose manifests are remembered."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -26,6 +29,40 @@ class Published(msgspec.Struct, frozen=True):
     """The training step that made it."""
     sender_endpoint: str
     manifest: Manifest
+
+
+class PublishedVersions:
+    """The newest versions of every model, and which of them RaaS are to pull."""
+
+    def __init__(self, model_ids: Iterable[str]) -> None:
+        self._by_model: dict[str, dict[int, Published]] = {model_id: {} for model_id in model_ids}
+        self._pinned: dict[str, Published] = {}
+
+    def publish(self, published: Published) -> None:
+        """A version is current."""
+        versions = self._by_model[published.model_id]
+        versions[published.version] = published
+        while len(versions) > KEPT_VERSIONS:
+            del versions[min(versions)]
+
+    def get(self, model_id: str, version: int) -> Published | None:
+        """A version that was announced, not long ago."""
+        return self._by_model[model_id].get(version)
+
+    def newest(self, model_id: str) -> Published | None:
+        versions = self._by_model[model_id]
+        return versions[max(versions)] if versions else None
+
+    def wanted(self, model_id: str) -> Published | None:
+        """The version to pull: the pinned one, else the newest."""
+        return self._pinned.get(model_id) or self.newest(model_id)
+
+    def pin(self, versions: Iterable[Published]) -> None:
+        """Until `unpin`, these versions are wanted and no newer ones (evaluation)."""
+        self._pinned = {published.model_id: published for published in versions}
+
+    def unpin(self) -> None:
+        self._pinned = {}
 
 
 @dataclass

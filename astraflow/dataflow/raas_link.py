@@ -217,7 +217,7 @@ class RaaSLink:
         if state is None or not state.verified:
             log.warning("RaaS %s has not pulled version %d: %s", self._key, target.version, result.reason)
             return False
-        if not self._pool.is_published(target.model_id, state.number):
+        if self._pool.versions.get(target.model_id, state.number) is None:
             # its sender was a version ahead of the trainer's announcement, which is on its way
             log.info("RaaS %s serves version %d, not announced yet", self._key, state.number)
             return False

@@ -11,14 +11,13 @@ No IO and no clock: calls bring the time. `raas_link` performs what follows from
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
-from heapq import heapify, heapreplace
 from typing import Any
 
 from astraflow.core.protocol.messages import RegisterRaaSRequest
-from astraflow.dataflow.policies import Published
+from astraflow.dataflow.policies import Published, PublishedVersions
 from astraflow.errors import CallerError, InvariantError
 
 MISSED_AFTER_S = 15.0
@@ -29,9 +28,6 @@ FAILURES = 3
 
 DEFAULT_CONCURRENCY = 16
 """Groups at once for an instance that does not say."""
-
-KEPT_MANIFESTS = 8
-"""Versions whose digests are remembered per model."""
 
 
 class Health(StrEnum):
@@ -113,8 +109,7 @@ class RaaSPool:
         self.model_ids = tuple(model_ids)
         self._by_key: dict[str, Instance] = {}
         self._by_uid: dict[str, Instance] = {}
-        self._published: dict[str, dict[int, Published]] = {model_id: {} for model_id in model_ids}
-        self._pinned: dict[str, Published] = {}
+        self.versions = PublishedVersions(model_ids)
         self._registrations = 0
 
     # ---- joining and leaving ---------------------------------------------------------------------------------------
@@ -230,45 +225,22 @@ class RaaSPool:
 
     # ---- versions --------------------------------------------------------------------------------------------------
 
-    def publish(self, published: Published) -> None:
-        """A version is current: instances are to pull it."""
-        versions = self._published[published.model_id]
-        versions[published.version] = published
-        while len(versions) > KEPT_MANIFESTS:
-            del versions[min(versions)]
-
-    def pin(self, versions: Iterable[Published]) -> None:
-        """Until `unpin`, instances pull these versions and no newer ones (evaluation)."""
-        self._pinned = {published.model_id: published for published in versions}
-
-    def unpin(self) -> None:
-        self._pinned = {}
-
     def target(self, key: str) -> Published | None:
         """The version that an instance is to pull next; None where it has what it should."""
         instance = self._by_key.get(key)
         if instance is None or instance.health in (Health.DEAD, Health.DRAINING):
             return None
         for model_id in self.model_ids:
-            wanted = self._pinned.get(model_id) or self.newest(model_id)
+            wanted = self.versions.wanted(model_id)
             served = instance.verified.get(model_id)
             if wanted is not None and (served is None or served.version < wanted.version):
                 return wanted
         return None
 
-    def newest(self, model_id: str) -> Published | None:
-        """The current version of a model."""
-        versions = self._published[model_id]
-        return versions[max(versions)] if versions else None
-
-    def is_published(self, model_id: str, version: int) -> bool:
-        """Was this version announced (and not long ago)?"""
-        return version in self._published[model_id]
-
     def proved(self, key: str, model_id: str, version: int, digest: str) -> bool:
         """An instance says what it serves, by its own digest; False, and no work for it, unless the manifest agrees."""
         instance = self._by_key.get(key)
-        published = self._published[model_id].get(version)
+        published = self.versions.get(model_id, version)
         if instance is None or instance.health is Health.DEAD:
             return False
         if published is None or published.manifest.digest != digest:
@@ -303,20 +275,6 @@ class RaaSPool:
     def max_concurrency(self) -> int:
         """Groups that all serving instances can run at once."""
         return sum(i.max_concurrency for i in self.serving)
-
-    def share_out(self, room: Mapping[str, int], groups: int) -> dict[str, int]:
-        """Spread up to `groups` over instances by relative free room; `room` bounds each key's share."""
-        shares: dict[str, int] = {}
-        # emptiest first: the free share of an instance after what it was given here
-        heap = [(-free / self._by_key[key].max_concurrency, key, free) for key, free in room.items() if free > 0]
-        heapify(heap)
-        for _ in range(min(groups, sum(max(0, free) for free in room.values()))):
-            _, key, free = heap[0]
-            shares[key] = shares.get(key, 0) + 1
-            free -= 1
-            # one without room sinks below all others and is not met again: the loop ends first
-            heapreplace(heap, (-free / self._by_key[key].max_concurrency if free else 1.0, key, free))
-        return shares
 
     def take(self, key: str, groups: int) -> None:
         """Give out room."""

@@ -247,7 +247,7 @@ class AstraFlow:
             if published.step > before:
                 self.serving.acknowledge(request.model_id, published.step)
                 self.books.admissions[request.model_id].advance(published.step)
-            self.pool.publish(published)
+            self.pool.versions.publish(published)
             self.serving.advance(request.model_id)
             self.links.news()
             self._wake.set()

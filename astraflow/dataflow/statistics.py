@@ -98,7 +98,7 @@ def standing(books: Books, pool: RaaSPool, policies: Policies) -> dict[str, floa
     admissions = books.admissions.values()
     lags = [
         newest.step - i.verified[newest.model_id].step
-        for newest in (pool.newest(policy.model_id) for policy in policies.all)
+        for newest in (pool.versions.newest(policy.model_id) for policy in policies.all)
         if newest is not None
         for i in serving
     ]

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from astraflow.core.protocol.messages import RegisterRaaSRequest
 from astraflow.dataflow.books import Books
-from astraflow.dataflow.data_acquisition import fit
 from astraflow.dataflow.ledger import (
     Acknowledge,
     Curate,
@@ -25,6 +24,7 @@ from astraflow.dataflow.ledger import (
 )
 from astraflow.dataflow.policies import Published
 from astraflow.dataflow.raas_pool import RaaSPool
+from astraflow.dataflow.routing import fit, share_out
 from astraflow.dataflow.scripted import manifest
 from astraflow.dataflow.staleness import Admission
 
@@ -50,7 +50,7 @@ class World:
         self.publish(0)
 
     def publish(self, step: int) -> None:
-        self.pool.publish(Published("model0", step, step, "h:1", manifest(step)))
+        self.pool.versions.publish(Published("model0", step, step, "h:1", manifest(step)))
 
     def register(self) -> None:
         uid = self.chance.choice("abc")
@@ -77,7 +77,7 @@ class World:
             i.key: self.books.capacity(self.pool.max_concurrency, {"model0": steps[i.key]}) + queued for i in serving
         }
         room = {i.key: min(i.available, allowed[i.key]) for i in serving}
-        shares = fit(self.pool.share_out(room, max(0, most + queued)), allowed)
+        shares = fit(share_out(room, dict.fromkeys(room, 3), max(0, most + queued)), allowed)
         for _ in range(sum(shares.values()) - queued):
             self.books.record(Issue(0))
         for key, share in shares.items():

@@ -1,8 +1,8 @@
-"""The dataset cursor and how places are shared between versions."""
+"""The dataset cursor."""
 
 import pytest
 
-from astraflow.dataflow.data_acquisition import DatasetCursor, fit
+from astraflow.dataflow.data_acquisition import DatasetCursor
 from astraflow.errors import DataError
 
 
@@ -19,19 +19,3 @@ def test_each_epoch_is_a_seeded_permutation() -> None:
 def test_an_empty_dataset_is_refused() -> None:
     with pytest.raises(DataError, match="no rows"):
         DatasetCursor(0, 1)
-
-
-@pytest.mark.parametrize(
-    ("shares", "allowed", "fitted"),
-    [
-        ({"new": 3, "old": 3}, {"new": 6, "old": 6}, {"old": 3, "new": 3}),
-        ({"new": 3, "old": 3}, {"new": 6, "old": 2}, {"old": 2, "new": 3}),
-        ({"new": 4, "old": 4}, {"new": 6, "old": 4}, {"old": 4, "new": 2}),
-        ({"new": 2, "old": 2}, {"new": 2, "old": -1}, {"old": 0, "new": 2}),
-        ({}, {}, {}),
-    ],
-)
-def test_older_versions_fill_the_first_places_only(
-    shares: dict[str, int], allowed: dict[str, int], fitted: dict[str, int]
-) -> None:
-    assert fit(shares, allowed) == fitted

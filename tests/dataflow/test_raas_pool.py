@@ -23,7 +23,7 @@ def published(version: int, model_id: str = "model0") -> Published:
 
 def pool_of(*uids: str, concurrency: int = 4, version: int | None = 0) -> RaaSPool:
     pool = RaaSPool(["model0"])
-    pool.publish(published(0))
+    pool.versions.publish(published(0))
     for uid in uids:
         key = pool.register(request(uid, max_concurrency=concurrency), 0.0).instance.key
         pool.prepared(key)
@@ -92,26 +92,26 @@ def test_work_goes_only_to_a_healthy_instance_with_a_proved_version() -> None:
 
 def test_a_lagging_instance_keeps_its_proof_while_it_pulls() -> None:
     pool = pool_of("r")
-    pool.publish(published(1))
+    pool.versions.publish(published(1))
     assert pool.target("r#1") == published(1)
     assert pool.serving[0].verified["model0"].version == 0
 
 
 def test_while_pinned_instances_pull_no_newer_version() -> None:
     pool = pool_of("old", version=None)
-    pool.pin([published(0)])
-    pool.publish(published(1))
+    pool.versions.pin([published(0)])
+    pool.versions.publish(published(1))
     assert pool.target("old#1") == published(0)
     pool.proved("old#1", "model0", 0, "model0@0")
     assert pool.target("old#1") is None
-    pool.unpin()
+    pool.versions.unpin()
     assert pool.target("old#1") == published(1)
 
 
 def test_every_model_must_be_proved() -> None:
     pool = RaaSPool(["a", "b"])
-    pool.publish(published(0, "a"))
-    pool.publish(published(2, "b"))
+    pool.versions.publish(published(0, "a"))
+    pool.versions.publish(published(2, "b"))
     key = pool.register(request("r"), 0.0).instance.key
     pool.prepared(key)
     pool.proved(key, "a", 0, "a@0")
@@ -161,33 +161,9 @@ def test_one_that_refuses_work_gets_none_until_a_sign_of_life() -> None:
 def test_draining_gets_no_work_and_no_versions() -> None:
     pool = pool_of("r")
     pool.drain("r")
-    pool.publish(published(1))
+    pool.versions.publish(published(1))
     assert (pool.serving, pool.target("r#1")) == ([], None)
     assert pool.drain("unknown") is None
-
-
-@pytest.mark.parametrize(
-    ("room", "groups", "shares"),
-    [
-        ({"a#1": 4, "b#2": 4}, 4, {"a#1": 2, "b#2": 2}),
-        ({"a#1": 4, "b#2": 1}, 3, {"a#1": 3}),
-        ({"a#1": 4, "b#2": 1}, 9, {"a#1": 4, "b#2": 1}),
-        ({"a#1": 0, "b#2": -3}, 5, {}),
-        ({}, 5, {}),
-        ({"a#1": 4}, 0, {}),
-    ],
-)
-def test_shares_follow_free_room(room: dict[str, int], groups: int, shares: dict[str, int]) -> None:
-    assert pool_of("a", "b").share_out(room, groups) == shares
-
-
-@given(rooms=st.lists(st.integers(-2, 6), max_size=5), groups=st.integers(0, 30))
-def test_shares_never_exceed_room_and_waste_none(rooms: list[int], groups: int) -> None:
-    pool = pool_of(*"abcde", concurrency=6)
-    room = {f"{uid}#{i + 1}": free for i, (uid, free) in enumerate(zip("abcde", rooms, strict=False))}
-    shares = pool.share_out(room, groups)
-    assert all(0 < share <= room[key] for key, share in shares.items())
-    assert sum(shares.values()) == min(groups, sum(free for free in rooms if free > 0))
 
 
 def test_giving_back_twice_is_a_bug() -> None:
@@ -213,7 +189,7 @@ def test_random_lives_keep_the_pool_consistent(seed: int) -> None:
                 pool.register(request(chance.choice("abc"), chance.choice([1, 2]), max_concurrency=3), now)
             case 1:
                 version += 1
-                pool.publish(published(version))
+                pool.versions.publish(published(version))
             case 2:
                 number = chance.randint(0, max(version, 0))
                 pool.proved(key, "model0", number, chance.choice([f"model0@{number}", "wrong"]))

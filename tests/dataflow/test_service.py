@@ -14,7 +14,6 @@ from astraflow.core.protocol import messages as m
 from astraflow.core.protocol.http import BODY_LIMIT, MSGPACK, SCHEMA_HEADER
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.scripted import Rehearsal, ScriptedRaaS, ScriptedTrainer, example_rows, manifest
-from astraflow.dataflow.workflows import workflow_requests
 from astraflow.errors import ConflictError, DeadlineError, PeerError
 
 MakeSettings = Callable[..., DataflowSettings]
@@ -164,44 +163,6 @@ def test_a_recovered_trainer_starts_at_its_step_without_a_burst(make_settings: M
     run(make_settings(), test)
 
 
-def test_status_says_who_waits_on_what(make_settings: MakeSettings) -> None:
-    async def test(rehearsal: Rehearsal) -> None:
-        trainer = rehearsal.trainer(4)
-        await trainer.begin()
-        asking = asyncio.create_task(trainer.batch(5))
-        await until(lambda: bool(rehearsal.service.waits.describe()))
-        status = await rehearsal.client.status()
-        assert status["status"] == "starting"
-        (waiting,) = status["waiting"]
-        assert waiting["who"] == "trainer of model0 at version 0"
-        assert waiting["on"] == (
-            "2 more groups (0 of 2 ready); no RaaS serves the current verified version; RaaS: none has registered"
-        )
-        await rehearsal.join(raas("r"))
-        await asking
-        status = await rehearsal.client.status()
-        assert (status["status"], status["waiting"]) == ("ready", [])
-        live = status["live"]
-        assert (live["step"], live["version"], live["staleness_bound"], live["reward"]) == (0, 0, 2, 0.5)
-        assert live["issued"] == live["in_flight"] == 6
-        rows = status["raas_pool"]["instances"]
-        assert [(row["uid"], row["version"], row["verified"], row["health"]) for row in rows] == [
-            ("r", 0, True, "healthy")
-        ]
-
-    run(make_settings(), test)
-
-
-def test_metrics_are_prometheus_text(make_settings: MakeSettings) -> None:
-    async def test(rehearsal: Rehearsal) -> None:
-        async with httpx.AsyncClient(transport=in_process(rehearsal.app), base_url="http://x") as client:
-            text = (await client.get("/metrics", headers=HEADERS)).text
-        assert "astraflow_dropped_stale 0\n" in text
-        assert "astraflow_step_model0 0\n" in text
-
-    run(make_settings(), test)
-
-
 @pytest.mark.parametrize("mode", ["exclusive", "concurrent"])
 def test_an_evaluation_is_pinned_and_answers_with_its_results(make_settings: MakeSettings, mode: str) -> None:
     async def test(rehearsal: Rehearsal) -> None:
@@ -335,24 +296,6 @@ def test_two_policies_step_together(make_settings: MakeSettings) -> None:
             await trainers[1].batch(0.01)
 
     run(make_settings(models=("a", "b")), test)
-
-
-def test_workflows_are_told_to_every_raas(make_settings: MakeSettings) -> None:
-    settings = make_settings(
-        workflow_spec={"workflow_cls": "rlvr", "reward_fn": "x:y", "gconfig_overrides": {"top_p": 0.9}, "color": "red"},
-        episode_timeout_s=9,
-        **EVALS,
-    )
-    default, evaluation = workflow_requests(settings.dataflow)
-    assert default == m.RegisterWorkflowRequest(
-        workflow_id="default",
-        workflow_cls="rlvr",
-        reward_fn="x:y",
-        gconfig_overrides={"top_p": 0.9},
-        workflow_kwargs={"color": "red"},
-        group_policy={"episode_timeout_s": 9.0},
-    )
-    assert (evaluation.workflow_id, evaluation.gconfig_overrides) == ("eval/w", {"n_samples": 2})
 
 
 def test_a_dead_peer_does_not_end_the_service(make_settings: MakeSettings) -> None:
