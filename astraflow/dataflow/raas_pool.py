@@ -133,6 +133,9 @@ class RaaSPool:
         same = known is not None and (known.url, known.incarnation) == (request.raas_url, incarnation)
         if known is not None and same and known.health is not Health.DEAD:
             known.last_seen, known.max_concurrency = now, concurrency
+            if known.health is Health.SUSPECT and not known.failure_count:
+                # it had refused work; after a failed call only a call that succeeds clears it
+                known.health, known.reason = Health.HEALTHY, ""
             return Registration(known, new=False)
         self._registrations += 1
         instance = Instance(

@@ -120,6 +120,12 @@ class ScriptedRaaS:
         given = {"max_concurrency": self._max_concurrency, "models": list(self._models), **capabilities}
         return m.RegisterRaaSRequest(uid=self.uid, raas_url=self.url, capabilities=given)
 
+    async def die(self) -> None:
+        """From now on every call fails, the polls that wait included."""
+        self.dead = True
+        async with self._news:
+            self._news.notify_all()
+
     async def finish(self, task_ids: Sequence[str] | None = None, versions: Sequence[int] | None = None) -> int:
         """End held tasks (None: all), optionally with tokens of these versions; returns how many ended."""
         ids = [i for i in (list(self.running) if task_ids is None else task_ids) if i in self.running]
@@ -180,9 +186,11 @@ class ScriptedRaaS:
             return [results[task_id] for task_id in sorted(sent)]
         try:
             async with asyncio.timeout(request.timeout), self._news:
-                await self._news.wait_for(lambda: bool(results))
+                await self._news.wait_for(lambda: bool(results) or self.dead)
         except TimeoutError:
             return []
+        if self.dead:
+            raise PeerError(f"{self.uid} is dead")
         items = list(results.values())[: request.max_items]
         sent.update(item.task_id for item in items)
         return items

@@ -70,8 +70,7 @@ def test_the_work_of_a_dead_raas_goes_to_another_at_once(make_settings: MakeSett
         await trainer.begin()
         await until(lambda: len(first.running) == 6)
         lost = {group_id for _, group_id, _ in first.submitted}
-        first.dead = True
-        await first.finish([])  # ends its long poll
+        await first.die()
         await rehearsal.join(second)
         batch = (await trainer.batch()).batch
         assert set(batch.group_id.tolist()) <= lost

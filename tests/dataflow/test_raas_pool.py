@@ -152,10 +152,18 @@ def test_silence_is_death() -> None:
 
 def test_one_that_refuses_work_gets_none_until_a_sign_of_life() -> None:
     pool = pool_of("r")
-    pool.refused("r#1", "full")
+    for alive in (lambda: pool.heard("r#1", 1.0), lambda: pool.register(request("r", max_concurrency=4), 1.0)):
+        pool.refused("r#1", "full")
+        assert pool.serving == []
+        alive()
+        assert len(pool.serving) == 1
+
+
+def test_a_heartbeat_does_not_clear_a_failed_call() -> None:
+    pool = pool_of("r")
+    pool.failed("r#1", "refused connection")
+    pool.register(request("r", max_concurrency=4), 1.0)
     assert pool.serving == []
-    pool.heard("r#1", 1.0)
-    assert len(pool.serving) == 1
 
 
 def test_draining_gets_no_work_and_no_versions() -> None:

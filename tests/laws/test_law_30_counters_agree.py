@@ -75,8 +75,7 @@ def test_counters_agree_while_raas_come_go_and_die(tmp_path: Path, seed: int, mo
                 if step % 3 == 1:
                     victim = peers.pop(0)
                     if chance.random() < 0.5:
-                        victim.dead = True
-                        await victim.finish([])
+                        await victim.die()
                     else:
                         await rehearsal.client.deregister_raas(victim.uid, drain=False)
                     peers.append(await join(2 + step))
