@@ -6,6 +6,7 @@ import importlib
 import shlex
 from collections.abc import Sequence
 
+import msgspec
 import typer
 
 from astraflow.cli.inputs import split
@@ -16,6 +17,7 @@ from astraflow.launch.check import load_config
 from astraflow.launch.config import RunConfig
 from astraflow.launch.local import Interrupted
 from astraflow.launch.specs import ModelPaths, dataflow_spec, raas_specs, sft_spec, trainer_specs
+from astraflow.launch.summary import Summary
 
 
 def run(inputs: Sequence[str], dry_run: bool) -> None:
@@ -39,9 +41,9 @@ def run(inputs: Sequence[str], dry_run: bool) -> None:
     typer.echo(outcome(config, summary))
 
 
-def outcome(config: RunConfig, summary: object) -> str:
+def outcome(config: RunConfig, summary: Summary) -> str:
     """The last lines of a run that ended well."""
-    lines = [f"{name}: {_shown(value)}" for name, value in _fields(summary).items()]
+    lines = [f"{name}: {_shown(value)}" for name, value in msgspec.structs.asdict(summary).items()]
     return "\n".join([*lines, f"summary: {RunDirectory(config.experiment.fileroot, create=False).summary}"])
 
 
@@ -61,11 +63,9 @@ def described(config: RunConfig) -> str:
     return to_yaml({"processes": processes, "config": config.values()})
 
 
-def _fields(summary: object) -> dict[str, object]:
-    return {name: getattr(summary, name) for name in summary.__struct_fields__}  # type: ignore[attr-defined]
-
-
 def _shown(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_shown(item)}" for name, item in value.items()) or "none"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, tuple):
+        return " to ".join(map(_shown, value))
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from astraflow.core.observability.log import message
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.errors import DataError
 from astraflow.launch.config import RunConfig
@@ -69,7 +70,7 @@ def fingerprint(config: SFTConfig, package: Path = Path(__file__).parents[1]) ->
 
 
 class LogLines:
-    """Hands on each line that is added to a log, when called."""
+    """Hands on the message of each line that is added to a log, when called."""
 
     def __init__(self, path: Path, show: Callable[[str], None]) -> None:
         self._path = path
@@ -83,7 +84,7 @@ class LogLines:
         complete = data[: data.rfind(b"\n") + 1]
         self._offset += len(complete)
         for line in complete.decode("utf-8", errors="replace").splitlines():
-            self._show(line)
+            self._show(message(line))
 
 
 def _keep(draft: Path, path: Path) -> None:

@@ -50,6 +50,12 @@ def accuracy(record: Record) -> Accuracy | None:
     return Accuracy(_mean(sampled), _mean(greedy) if greedy else None) if sampled else None
 
 
+def interval(record: Record) -> tuple[float, float] | None:
+    """The 95% interval of the sampled share, from a bootstrap over prompts; None unless one dataset is evaluated."""
+    low, high = _shares(record, SAMPLED + "_low"), _shares(record, SAMPLED + "_high")
+    return (low[0], high[0]) if len(low) == len(high) == 1 else None
+
+
 def evaluated_problems(record: Record) -> int:
     """Problems scored in a record's evaluation, over all datasets."""
     return int(sum(value for name, value in record.items() if name.startswith(EVAL) and name.endswith(TOTAL)))

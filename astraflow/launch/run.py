@@ -25,6 +25,7 @@ def run(config: RunConfig, view: View) -> Summary:
     process is left when this returns.
     """
     started = time.monotonic()
+    view.say(f"{config.experiment.experiment_name}/{config.experiment.trial_name}, seed {config.experiment.seed}")
     run_dir = open_run_directory(Path(config.experiment.fileroot), view)
     try:
         run_dir.config.write_text(to_yaml(config.values()), "utf-8")

@@ -16,9 +16,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What summary.json holds; shares are fractions."""
 
     accuracy_before: dict[str, float | None]
-    """{sampled, greedy} of the first evaluation; empty where there was none."""
+    """{sampled, greedy} before the first step; empty where that was not evaluated."""
     accuracy_after: dict[str, float | None]
-    """{sampled, greedy} of the last evaluation."""
+    """{sampled, greedy} of the last evaluation; empty where there was none."""
+    accuracy_after_interval: tuple[float, float] | None
+    """95% interval of the sampled share, over prompts; null unless there is one evaluation dataset."""
     eval_count: int
     """Held-out problems that the last evaluation scored."""
     eval_rounds: int
@@ -52,8 +54,9 @@ def summarise(records: Sequence[Record], staleness_bound: int, wall_s: float) ->
     seconds = metrics.step_seconds(records)
     versions = metrics.values(records, metrics.VERSION)
     return Summary(
-        accuracy_before=_shares(rounds[0][0] if rounds else None),
+        accuracy_before=_shares(rounds[0][0] if rounds and rounds[0][1]["step"] == 0 else None),
         accuracy_after=_shares(rounds[-1][0] if rounds else None),
+        accuracy_after_interval=metrics.interval(rounds[-1][1]) if rounds else None,
         eval_count=metrics.evaluated_problems(rounds[-1][1]) if rounds else 0,
         eval_rounds=len(rounds),
         rl_steps=len(steps),

@@ -17,6 +17,7 @@ def summary(steps_per_min: float, accuracy: float, stale: int) -> Summary:
     return Summary(
         accuracy_before={},
         accuracy_after={"sampled": accuracy, "greedy": None},
+        accuracy_after_interval=None,
         eval_count=200,
         eval_rounds=1,
         rl_steps=10,

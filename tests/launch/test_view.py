@@ -1,4 +1,5 @@
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -66,11 +67,10 @@ def test_the_live_view_draws_and_keeps_lines() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "live"])
-def test_a_watcher_shows_each_completed_step(kind: str, tmp_path) -> None:
+def test_a_watcher_shows_each_completed_step(kind: str, tmp_path: Path) -> None:
     stream = io.StringIO()
-    view: View = (
-        PlainView(stream) if kind == "plain" else LiveView(Console(file=stream, force_terminal=True, width=160))
-    )
+    console = Console(file=stream, force_terminal=True, width=160)
+    view: View = PlainView(stream) if kind == "plain" else LiveView(console)
     sink = JsonlSink(tmp_path / "metrics.jsonl")
     watcher = Watcher(view, Progress(3, 2), JsonlReader(tmp_path / "metrics.jsonl"), Status())
     for step in (1, 2, 3):

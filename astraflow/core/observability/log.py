@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+_HEAD = re.compile(r"\S+ \S+ [A-Z]+ +\S+: ")
+"""What FORMAT puts before the message."""
 
 
 class LineFormatter(logging.Formatter):
@@ -13,6 +17,11 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return " | ".join(line for line in super().format(record).splitlines() if line.strip())
+
+
+def message(line: str) -> str:
+    """The message of a line that was written by FORMAT; any other line as it is."""
+    return line[match.end() :] if (match := _HEAD.match(line)) else line
 
 
 def configure(level: str = "INFO") -> None:

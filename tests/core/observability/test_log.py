@@ -1,7 +1,7 @@
 import logging
 import sys
 
-from astraflow.core.observability.log import FORMAT, LineFormatter
+from astraflow.core.observability.log import FORMAT, LineFormatter, message
 
 
 def record(message: str, exc_info: object = None) -> logging.LogRecord:
@@ -21,3 +21,8 @@ def test_a_traceback_joins_its_record() -> None:
         line = LineFormatter(FORMAT).format(record("failed", sys.exc_info()))
     assert "\n" not in line
     assert line.endswith("ValueError: what went wrong")
+
+
+def test_a_message_is_found_again_in_its_line() -> None:
+    assert message(LineFormatter(FORMAT).format(record("step 3: loss 0.5"))) == "step 3: loss 0.5"
+    assert message("Traceback (most recent call last):") == "Traceback (most recent call last):"
