@@ -112,7 +112,8 @@ def find_module(name: str) -> ModuleSpec | None:
             spec = PathFinder.find_spec(".".join(parts[:depth]), path or sys.path)
         except KeyError:  # a namespace package inside one that is not imported
             spec = ModuleSpec(".".join(parts[:depth]), None, is_package=True)
-            path = [str(Path(entry, parts[depth - 1])) for entry in path or [] if Path(entry, parts[depth - 1]).is_dir()]
+            places = [Path(entry, parts[depth - 1]) for entry in path or []]
+            path = [str(place) for place in places if place.is_dir()]
             continue
         if spec is None:
             # an editable install resolves its top package by a finder of its own
@@ -161,42 +162,3 @@ def _split(target: str, kind: str) -> tuple[str, str]:
     if not all(part.isidentifier() for part in module_name.split(".")) or not attr.isidentifier():
         raise ConfigError(f"{kind} '{target}' is not of the form package.module:name")
     return module_name, attr
-
-
-def parameters_of(target: str) -> set[str] | None:
-    """Keyword names that a function, or a class's __init__, takes; None where it takes any or cannot be told.
-
-    Reads source and imports nothing; follows base classes through `from x import Base` to an inherited __init__.
-    """
-    module_name, _, attr = target.partition(":")
-    spec = find_module(module_name)
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        return None
-    body = ast.parse(Path(spec.origin).read_text("utf-8")).body
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == attr:
-            return _keywords(node.args)
-        if isinstance(node, ast.ClassDef) and node.name == attr:
-            for item in node.body:
-                if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-                    return _keywords(item.args)
-            bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
-            return parameters_of(_target_of(bases[0], body, module_name)) if bases else set()
-        if isinstance(node, ast.ImportFrom) and attr in {alias.asname or alias.name for alias in node.names}:
-            return parameters_of(_target_of(attr, body, module_name))
-    return None
-
-
-def _target_of(name: str, body: list[ast.stmt], module_name: str) -> str:
-    for node in body:
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                if (alias.asname or alias.name) == name:
-                    return f"{node.module}:{alias.name}"
-    return f"{module_name}:{name}"
-
-
-def _keywords(args: ast.arguments) -> set[str] | None:
-    if args.kwarg is not None:
-        return None
-    return {arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)} - {"self", "cls"}

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.errors import ConfigError, UnknownNameError
-from astraflow.registry import Registry, check_target, load_target, parameters_of
+from astraflow.registry import Registry, check_target, load_target
 
 
 @pytest.fixture
@@ -46,13 +46,6 @@ def test_a_missing_module_is_named(plugin: str, target: str) -> None:
 def test_a_malformed_target_is_refused(target: str) -> None:
     with pytest.raises(ConfigError, match="not of the form"):
         check_target(target)
-
-
-def test_keywords_are_read_through_inheritance(plugin: str) -> None:
-    assert parameters_of(f"{plugin}:Child") == {"reward_fn", "depth"}
-    assert parameters_of(f"{plugin}:Plain") == set()
-    assert parameters_of(f"{plugin}:dataset") == {"split", "path"}
-    assert parameters_of(f"{plugin}:reward") is None  # takes any
 
 
 def test_a_failing_import_is_a_config_error(plugin: str) -> None:

@@ -62,7 +62,7 @@ class ModelPaths:
 def sft_spec(config: RunConfig, run_dir: RunDirectory, output_dir: Path) -> ProcessSpec:
     """The process that makes the base model."""
     assert config.base_model is not None, "only a run with a base_model section makes one"
-    settings = SFTSettings(sft=config.base_model, output_dir=str(output_dir), run_dir=str(run_dir.root))
+    settings = SFTSettings(sft=config.base_model, output_dir=str(output_dir))
     return _spec("base_model", "astraflow.train_worker.trainer.sft", settings, run_dir, config.base_model.threads)
 
 

@@ -169,8 +169,8 @@ class SFTConfig(Section):
     """Demonstrations per step."""
     seed: int = Field(default=1, ge=0)
     """Seeds initialisation and data order. Not experiment.seed: runs with several seeds share one base model."""
-    threads: int = Field(default=2, ge=1)
-    """torch threads; nothing else runs meanwhile."""
+    threads: int = Field(default=1, ge=1)
+    """torch threads. Two are hardly faster at these sizes, and many times slower where another process needs a core."""
     optimizer: OptimizerConfig = OptimizerConfig(lr=1e-3)
     mb_spec: MicroBatchConfig = MicroBatchConfig()
 
@@ -181,7 +181,6 @@ class SFTSettings(Section):
     sft: SFTConfig
     output_dir: str
     """Where the Hugging Face directory is written."""
-    run_dir: str
 
 
 class TrainWorkerSettings(Section):

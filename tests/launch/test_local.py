@@ -68,8 +68,8 @@ def test_a_run_that_ends_well_stops_in_order(run_dir: RunDirectory) -> None:
         processes.spawn([spec(run_dir, "dataflow")])
         first = processes.listening(["dataflow"])
         processes.spawn([spec(run_dir, "raas-0")])
-        processes.spawn([spec(run_dir, "trainer", "finish")])
         second = processes.listening(["raas-0"])
+        processes.spawn([spec(run_dir, "trainer", "finish")])
         ticks: list[int] = []
         processes.watch(["trainer"], lambda: ticks.append(1))
     assert (run_dir.root / "order").read_text().split() == ["raas-0", "dataflow"]

@@ -77,7 +77,7 @@ def test_the_base_model_has_a_process_of_its_own(planned: Planned, tmp_path: Pat
     spec = sft_spec(planned.config, planned.run_dir, tmp_path / "out")
     assert spec.module == "astraflow.train_worker.trainer.sft"
     assert spec.settings.output_dir == str(tmp_path / "out")
-    assert spec.env["OMP_NUM_THREADS"] == "2"
+    assert spec.env["OMP_NUM_THREADS"] == str(planned.config.base_model.threads)
 
 
 def test_planning_writes_nothing(planned: Planned) -> None:

@@ -20,6 +20,8 @@ ARRAY_DTYPES = frozenset(
     {"bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64"}
 )
 
+_NAMES = {np.dtype(name): name for name in ARRAY_DTYPES}  # dtype.name is computed at each call
+
 
 class _WireArray(msgspec.Struct):
     dtype: str
@@ -29,10 +31,11 @@ class _WireArray(msgspec.Struct):
 
 def _to_wire(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        if value.dtype.name not in ARRAY_DTYPES:
+        name = _NAMES.get(value.dtype)
+        if name is None:
             raise DataError(f"an array of dtype {value.dtype} cannot travel; known: {', '.join(sorted(ARRAY_DTYPES))}")
         data = np.ascontiguousarray(value).data.cast("B") if value.size else b""
-        return {"dtype": value.dtype.name, "shape": value.shape, "bytes": data}
+        return {"dtype": name, "shape": value.shape, "bytes": data}
     if isinstance(value, np.generic):
         return value.item()
     raise DataError(f"a {type(value).__name__} cannot travel")

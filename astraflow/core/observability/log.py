@@ -29,5 +29,5 @@ def configure(level: str = "INFO") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for library in ("httpx", "httpcore", "uvicorn", "asyncio"):
+    for library in ("httpx", "httpcore", "uvicorn", "asyncio", "matplotlib"):
         logging.getLogger(library).setLevel(logging.WARNING)

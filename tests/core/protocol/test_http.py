@@ -26,6 +26,8 @@ async def submit(request: m.SubmitRequest) -> list[m.Accepted]:
         raise DeadlineError("waited 1 s for a RaaS")
     if request.workflow_id == "bug":
         raise InvariantError("broken")
+    if request.workflow_id == "crash":
+        raise ZeroDivisionError("of a handler")
     return [m.Accepted(task_id=task.task_id, accepted=True) for task in request.tasks]
 
 
@@ -127,7 +129,8 @@ def test_bad_query_parameters_name_the_field() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workflow", "error"), [("conflict", ConflictError), ("wait", DeadlineError), ("bug", PeerError)]
+    ("workflow", "error"),
+    [("conflict", ConflictError), ("wait", DeadlineError), ("bug", PeerError), ("crash", PeerError)],
 )
 def test_a_handlers_error_arrives_as_its_class(workflow: str, error: type[Exception]) -> None:
     async def body() -> None:
