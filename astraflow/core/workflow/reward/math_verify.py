@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from astraflow.core.data import Invalid, Reward, Value
-from astraflow.core.workflow.reward.math_answer import final_answer, last_value, normalise, value_of
+from astraflow.core.text.math_answer import final_answer, last_value, normalise, value_of
 from astraflow.errors import ConfigError
 
 try:

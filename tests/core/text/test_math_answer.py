@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.core.workflow.reward.math_answer import final_answer, last_boxed, last_value, normalise, value_of
+from astraflow.core.text.math_answer import final_answer, last_boxed, last_value, normalise, value_of
 
 
 @pytest.mark.parametrize(
