@@ -26,6 +26,8 @@ app = typer.Typer(
 )
 bench = typer.Typer(no_args_is_help=True, help="Measure the system; each bench takes --json FILE.")
 app.add_typer(bench, name="bench")
+config = typer.Typer(no_args_is_help=True, help="What a configuration's keys are, and what they are set to.")
+app.add_typer(config, name="config")
 
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the results here, as JSON.")]
 Inputs = Annotated[
@@ -62,6 +64,36 @@ def bench_async(
 ) -> None:
     """Compare staleness bound 2 with synchronous training, with and without an artificial wait."""
     _command("bench_async").bench_async(inputs, seeds, json)
+
+
+@config.command("explain")
+def config_explain(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A path, the end of one, or a section.")],
+    inputs: Annotated[list[str] | None, typer.Argument(metavar="[FILE...] [KEY=VALUE...]")] = None,
+) -> None:
+    """Say what a key is: type, default, docstring, who reads it; with files its value and where that was set."""
+    _command("config").explain(key, inputs or [])
+
+
+@config.command("show")
+def config_show(inputs: Inputs) -> None:
+    """Print the resolved configuration, each key with where it was set."""
+    _command("config").show(inputs)
+
+
+@config.command("schema")
+def config_schema() -> None:
+    """Print the JSON schema of a configuration, for editors."""
+    _command("config").print_schema()
+
+
+@config.command("diff")
+def config_diff(
+    first: Annotated[Path, typer.Argument(metavar="A", help="A YAML file or a run directory.")],
+    second: Annotated[Path, typer.Argument(metavar="B")],
+) -> None:
+    """Print the keys that two configurations differ in, defaults included."""
+    _command("config").diff(first, second)
 
 
 @app.command()

@@ -206,14 +206,5 @@ def _reasoning_gym(at: str, keywords: dict[str, Any]) -> Iterator[Complaint]:
 def _without_effect(config: RunConfig, tree: Tree) -> Iterator[Complaint]:
     """LAW 34: keys that were set but belong to something that is not selected."""
     for path, reason in config.unused.items():
-        if _is_set(tree, path):
+        if tree.is_set(path):
             yield path, f"has no effect: {reason}"
-
-
-def _is_set(tree: Tree, path: str) -> bool:
-    node: Any = tree.values
-    for part in path.split("."):
-        if not isinstance(node, dict) or part not in node:
-            return False
-        node = node[part]
-    return True

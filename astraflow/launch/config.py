@@ -32,7 +32,7 @@ SHORTHANDS = {"seed": "experiment.seed"}
 _MODEL_ID = re.compile(r"[A-Za-z0-9_-]+")
 
 
-class _Sections(Section):
+class RunSections(Section):
     """The top level of a configuration; `trainer_<model_id>` is added for each model."""
 
     experiment: ExperimentConfig
@@ -164,7 +164,7 @@ def _typed(tree: Tree) -> tuple[RunConfig, Tree]:
     names = [*own.values(), TRAINER_BASE] if shared else [*own.values()]
     fields: dict[str, Any] = dict.fromkeys(names, (TrainerConfig, ...))
     tree = _with_trainers(tree, model_ids, shared)
-    sections = build(create_model("RunConfig", __base__=_Sections, **fields), tree)
+    sections = build(create_model("RunConfig", __base__=RunSections, **fields), tree)
     config = RunConfig(
         experiment=sections.experiment,
         base_model=sections.base_model,

@@ -41,6 +41,15 @@ class Tree:
         parent = path.rpartition(".")[0]
         return self.origin(parent) if parent else "configuration"
 
+    def is_set(self, path: str) -> bool:
+        """Whether a file or an override sets a key, or a section that holds it."""
+        node: Any = self.values
+        for part in path.split("."):
+            if not isinstance(node, dict) or part not in node:
+                return False
+            node = node[part]
+        return True
+
 
 def load_tree(files: Iterable[Path], overrides: Iterable[str] = ()) -> Tree:
     """Read, merge, override and interpolate. ConfigError names the file or override that is wrong."""
@@ -71,6 +80,11 @@ def build(model: type[M], tree: Tree) -> M:
 def to_yaml(values: Mapping[str, Any]) -> str:
     """The text of a configuration file with these values, in their order."""
     return str(yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=120))
+
+
+def json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema of a configuration, as editors read it."""
+    return model.model_json_schema(schema_generator=_Schema)
 
 
 def write_settings(settings: BaseModel, path: Path) -> Path:
@@ -168,8 +182,8 @@ class _Schema(GenerateJsonSchema):
 
 def _known_keys(model: type[BaseModel], location: list[str]) -> list[str]:
     """Keys of the section at `location`, found through the JSON schema so that any nesting of containers works."""
-    schema = model.model_json_schema(schema_generator=_Schema)
-    node: dict[str, Any] = schema
+    schema = json_schema(model)
+    node = schema
     for part in location:
         node = _child(_deref(node, schema), part, schema)
     node = _deref(node, schema)

@@ -50,5 +50,5 @@ def struct_field(struct: type[S]) -> Any:
         InstanceOf[struct],  # type: ignore[valid-type, misc]
         BeforeValidator(parse),
         PlainSerializer(lambda value: msgspec.to_builtins(value)),
-        WithJsonSchema({"type": "object", "title": struct.__name__}),
+        WithJsonSchema(msgspec.json.schema_components([struct])[1][struct.__name__]),
     ]
