@@ -21,6 +21,7 @@ from astraflow.core.config import read_settings
 from astraflow.core.observability.lifeline import watch_parent
 from astraflow.core.observability.log import configure
 from astraflow.core.observability.run_directory import RunDirectory
+from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import Endpoint, RaaSClient, Server, StatusEndpoint, build_app
 from astraflow.core.protocol import messages as m
 from astraflow.core.text.tokenizer import Tokenizer, load_tokenizer
@@ -39,7 +40,10 @@ MISSING_RAAS = "Request body must contain 'uid' and 'raas_url'"
 
 
 def create_service(
-    settings: DataflowSettings, connect: Callable[[str], RaaSClient], tokenizer: Tokenizer | None
+    settings: DataflowSettings,
+    connect: Callable[[str], RaaSClient],
+    tokenizer: Tokenizer | None,
+    spans: SpanLog | None = None,
 ) -> AstraFlow:
     """Load the datasets and compose the service. ConfigError or DataError where a dataset is not right."""
     config, seed = settings.dataflow, settings.experiment.seed
@@ -51,7 +55,7 @@ def create_service(
     log.info("rollout dataset: %d rows; evaluation: %s", len(rows), {name: len(r) for name, r in eval_rows.items()})
     decode = None if tokenizer is None else _decoder(tokenizer)
     trajectories = TrajectoryLog(Path(settings.run_dir) / "trajectories", decode)
-    return AstraFlow(settings, rows, eval_rows, connect, trajectories)
+    return AstraFlow(settings, rows, eval_rows, connect, trajectories, spans=spans)
 
 
 def create_app(service: AstraFlow, token: str) -> Any:
@@ -83,7 +87,8 @@ async def serve(settings: DataflowSettings) -> int:
     run_dir = RunDirectory(settings.run_dir)
     token = run_dir.token()
     tokenizer = load_tokenizer(settings.tokenizer_path)
-    service = create_service(settings, lambda url: RaaSClient(url, token), tokenizer)
+    spans = SpanLog(run_dir.spans, "dataflow")
+    service = create_service(settings, lambda url: RaaSClient(url, token), tokenizer, spans)
     server = Server(create_app(service, token), settings.dataflow.host, settings.dataflow.port)
     try:
         loop = asyncio.get_running_loop()
@@ -102,6 +107,7 @@ async def serve(settings: DataflowSettings) -> int:
         await serving
     finally:
         server.close()
+        spans.close()
     log.info("Dataflow has stopped")
     return 0 if service.error is None else 1
 

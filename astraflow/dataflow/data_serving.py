@@ -18,8 +18,10 @@ from itertools import islice
 import numpy as np
 
 from astraflow.core.data import Batch, Group
+from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.books import Books
+from astraflow.dataflow.filling import Filling
 from astraflow.dataflow.ledger import Acknowledge, Drop, DropReason, Serve
 from astraflow.dataflow.policies import Policies, Policy
 from astraflow.dataflow.staleness import LengthDeciles, VersionSteps, mask_stale, sampled_versions
@@ -85,6 +87,7 @@ class DataServing:
         mask: bool,
         statistics: Callable[[], dict[str, float]],
         lacking: Callable[[], str],
+        spans: SpanLog | None = None,
     ) -> None:
         """mask: take old tokens out of the loss instead of dropping their group.
 
@@ -103,6 +106,8 @@ class DataServing:
         self._mask = mask
         self._statistics = statistics
         self._lacking = lacking
+        self._spans = spans or SpanLog(None, "dataflow")
+        self._filling: dict[str, Filling] = {}
         self._ready = {policy.model_id: ReadyBuffer() for policy in policies.all}
         self._served: dict[str, Served] = {}
         self._last_stats: dict[str, dict[str, float]] = {}
@@ -130,11 +135,14 @@ class DataServing:
         self._lengths.observe(_length(group))
         self._ready[group.model_id].add(group, int(steps.max() if self._mask else steps.min()))
         self._drop_stale(policy)
+        self._fills(policy).changed(self.ready(group.model_id))
         self._changed.set()
 
     def advance(self, model_id: str) -> None:
         """A version was announced: what is too old for it goes, and its batch can be asked for."""
-        self._drop_stale(self._policies.get(model_id))
+        policy = self._policies.get(model_id)
+        self._drop_stale(policy)
+        self._fills(policy).changed(self.ready(model_id))
         self._changed.set()
 
     def acknowledge(self, model_id: str, step: int) -> None:
@@ -182,6 +190,7 @@ class DataServing:
         if len(buffer) < policy.batch_groups:
             return None
         groups = buffer.take(policy.batch_groups)
+        self._fills(policy).served(len(buffer))
         self._books.record(Serve(tuple(group.group_id for group in groups), policy.version))
         if self._mask:
             groups = [self._masked(group, policy) for group in groups]
@@ -195,6 +204,12 @@ class DataServing:
         self._last_stats[policy.model_id] = stats
         served = self._served[policy.model_id] = Served(tuple(groups), m.BatchReply(batch=batch, buffer_stats=stats))
         return served
+
+    def _fills(self, policy: Policy) -> Filling:
+        """The model's clock; it starts when its trainer has said how large a batch is."""
+        if policy.model_id not in self._filling:
+            self._filling[policy.model_id] = Filling(self._spans, policy.model_id, policy.batch_groups)
+        return self._filling[policy.model_id]
 
     def _drop_stale(self, policy: Policy) -> None:
         old = self._ready[policy.model_id].take_older(policy.step - self._max_staleness)

@@ -21,6 +21,7 @@ import numpy as np
 
 from astraflow.core.data import Failed, Trajectory, Value
 from astraflow.core.data.trajectory import EpisodeResult, GroupResult, Row
+from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.policies import Published
 from astraflow.dataflow.raas_link import Order
@@ -205,6 +206,7 @@ class Evaluation:
         versions_changed: Callable[[], None],
         observe: Callable[[Iterable[EpisodeResult]], None],
         cancel: Callable[[str, list[str]], None],
+        spans: SpanLog | None = None,
     ) -> None:
         self.exclusive = exclusive
         self.last: m.EvalResults | None = None
@@ -217,6 +219,7 @@ class Evaluation:
         self._versions_changed = versions_changed
         self._observe = observe
         self._cancel = cancel
+        self._spans = spans or SpanLog(None, "dataflow")
         self._round: EvalRound | None = None
         self._rounds = 0
         self._next_group_id = FIRST_GROUP_ID
@@ -253,7 +256,8 @@ class Evaluation:
             self._versions_changed()
             self._wake.set()
             try:
-                await self._waits.until(who, self._waits_on, self._timeout_s, self._finished(self._round))
+                with self._spans.span("evaluate", version=max(numbers.values()), tasks=self._round.total):
+                    await self._waits.until(who, self._waits_on, self._timeout_s, self._finished(self._round))
                 self.last = self._round.results(self._seed)
             finally:
                 self._close(self._round)

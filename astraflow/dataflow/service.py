@@ -25,6 +25,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from astraflow.core.data.trajectory import EpisodeResult, Row
+from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import RaaSClient
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.barrier import Announcements
@@ -67,6 +68,7 @@ class AstraFlow:
         trajectories: TrajectoryLog,
         *,
         clock: Callable[[], float] = time.monotonic,
+        spans: SpanLog | None = None,
     ) -> None:
         """rows: the rollout dataset's; eval_rows: by name of eval_datasets. connect: a RaaS's url → its client."""
         config = settings.dataflow
@@ -81,6 +83,7 @@ class AstraFlow:
         self.trajectories = trajectories
         self.announcements = Announcements(config.barrier_timeout_s, self.waits, clock)
         self._clock = clock
+        self._spans = spans or SpanLog(None, "dataflow")
         self._wake = asyncio.Event()
         self._streak = FailureStreak(config.max_failure_streak)
         self._max_staleness = config.buffer.max_staleness
@@ -123,6 +126,7 @@ class AstraFlow:
             mask=buffer.stale_policy == "mask",
             statistics=statistics,
             lacking=lambda: self.board.lacking(),
+            spans=self._spans,
         )
 
     def _make_acquisition(self, settings: DataflowSettings, rows: Sequence[Row]) -> DataAcquisition:
@@ -157,6 +161,7 @@ class AstraFlow:
             versions_changed=lambda: self.links.news(),
             observe=self._observe,
             cancel=self._cancel,
+            spans=self._spans,
         )
 
     # ---- life ------------------------------------------------------------------------------------------------------

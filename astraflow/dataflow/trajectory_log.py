@@ -1,7 +1,7 @@
 """Sampled trajectories for people: a few trained and a few dropped ones of every step, one JSON line each.
 
-`<run_dir>/trajectories/step_%06d.jsonl`; `outcome` says "trained" or why the group was dropped. Nothing reads them
-back.
+`<run_dir>/trajectories/step_%06d.jsonl`; `outcome` says "trained" or why the group was dropped. Nothing in a run reads
+them back; the report shows them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import Any
 import msgspec
 
 from astraflow.core.data import Group, Trajectory, Value
+from astraflow.core.observability.kept import PER_GROUP, PER_STEP
 from astraflow.dataflow.ledger import DropReason
 
-PER_STEP = 4
-"""Trajectories of each kind, trained and dropped, in a step's file."""
-
-PER_GROUP = 2
+UNDECODABLE = "\ufffd"
+"""What a decoder shows for bytes that are no whole character yet."""
 
 
 class TrajectoryLog:
@@ -75,8 +74,23 @@ class TrajectoryLog:
             "lost": group.lost,
             "stop": trajectory.stop.value,
             "text": self._decode(ids) if self._decode is not None else None,
+            "pieces": token_texts(self._decode, ids) if self._decode is not None else None,
             "ids": ids,
             "mask": arrays.mask.tolist(),
             "versions": arrays.versions.tolist(),
             "logprobs": [round(x, 5) for x in arrays.logprobs.tolist()],
         }
+
+
+def token_texts(decode: Callable[[Sequence[int]], str], ids: Sequence[int]) -> list[str]:
+    """Return the text of each token; a character that spans several tokens is shown at the last of them."""
+    texts: list[str] = []
+    pending: list[int] = []
+    for token in ids:
+        pending.append(token)
+        text = decode(pending)
+        whole = not text.endswith(UNDECODABLE) or len(pending) == 4  # UTF-8 takes at most four bytes
+        texts.append(text if whole else "")
+        if whole:
+            pending = []
+    return texts

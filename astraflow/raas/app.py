@@ -22,6 +22,7 @@ from astraflow.core.config import read_settings
 from astraflow.core.data import GenerationHyperparameters, Manifest, ModelRequest, ModelResponse
 from astraflow.core.observability import lifeline, log
 from astraflow.core.observability.run_directory import RunDirectory
+from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import DataflowClient, Endpoint, SenderClient, Server, StatusEndpoint, build_app
 from astraflow.core.protocol import messages as m
 from astraflow.core.text import load_tokenizer
@@ -69,7 +70,8 @@ async def run(settings: RaaSSettings) -> int:
     def receiver() -> Receiver:  # its name among a sender's receivers is our address, known once we are bound
         return Receiver(settings.raas.host, port, token, transport=settings.experiment.weight_transfer_mode)
 
-    service = make_service(settings, engines, token, receiver)
+    spans = SpanLog(run_directory.spans, settings.uid)
+    service = make_service(settings, engines, token, receiver, spans)
     server = Server(raas_app(service, token), settings.raas.host, settings.raas.port)
     port = server.port
     loop = asyncio.get_running_loop()
@@ -88,13 +90,18 @@ async def run(settings: RaaSSettings) -> int:
         await asyncio.gather(*registering, return_exceptions=True)
         await _say_goodbye(settings, token)
         await service.close()
+        spans.close()
         server.stop()
         await serving
     return 70 if service.broken else 0
 
 
 def make_service(
-    settings: RaaSSettings, engines: Sequence[Engine], token: str, source: Callable[[], WeightSource]
+    settings: RaaSSettings,
+    engines: Sequence[Engine],
+    token: str,
+    source: Callable[[], WeightSource],
+    spans: SpanLog | None = None,
 ) -> RaaSService:
     """Build a service on engines that exist; `source` makes what pulls weights (a fake one, in tests)."""
     router = Router(engines)
@@ -115,7 +122,7 @@ def make_service(
         engine_id=settings.uid,
         backend=settings.raas.models[router.default_model].backend,
         router=router,
-        updater_for=lambda model_id, serves: Updater(router.engines[model_id], source, manifest_of, serves),
+        updater_for=lambda model_id, serves: Updater(router.engines[model_id], source, manifest_of, serves, spans),
         workflows=RegisteredWorkflows(
             settings.raas.models[router.default_model].gconfig,
             load_tokenizer(settings.tokenizer_path),
@@ -123,6 +130,7 @@ def make_service(
             supports,
         ),
         max_concurrent=settings.rollout.max_concurrent_rollouts,
+        spans=spans,
     )
 
 

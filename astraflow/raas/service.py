@@ -24,10 +24,12 @@ from time import perf_counter
 import msgspec
 
 from astraflow.core.data.trajectory import GroupResult
+from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import messages as m
 from astraflow.core.workflow.api.group import GroupTask
 from astraflow.core.workflow.api.workflow_api import failure
 from astraflow.errors import CallerError, ConflictError, InvariantError
+from astraflow.raas.activity import Activity
 from astraflow.raas.capacity import availability
 from astraflow.raas.router import Router
 from astraflow.raas.state import Slot, TaskTable
@@ -52,6 +54,7 @@ class RaaSService:
         updater_for: Callable[[str, Callable[[str, m.VersionState], None]], Updater],
         workflows: RegisteredWorkflows,
         max_concurrent: int,
+        spans: SpanLog | None = None,
     ) -> None:
         """`updater_for(model_id, serves)` makes a model's Updater; `max_concurrent` counts groups."""
         self.engine_id = engine_id
@@ -64,6 +67,7 @@ class RaaSService:
         self.broken: InvariantError | None = None
         self.stopping = asyncio.Event()
         """Set by /shutdown and by a broken invariant; the program waits for it."""
+        self._activity = Activity(spans or SpanLog(None, engine_id))
         self._groups: dict[str, asyncio.Task[None]] = {}
         self._finished = asyncio.Condition()
 
@@ -178,6 +182,7 @@ class RaaSService:
 
     def _serves(self, model_id: str, version: m.VersionState) -> None:
         self.router.serves(model_id, version)
+        self._activity.serves(version.number)
         self._fill()
 
     def _fill(self) -> None:
@@ -188,12 +193,14 @@ class RaaSService:
             task_id = slot.task.task_id
             task = asyncio.create_task(self._group(slot), name=f"group {task_id}")
             self._groups[task_id] = task
-            task.add_done_callback(partial(self._forget, task_id))
+            self._activity.started(slot.lane)
+            task.add_done_callback(partial(self._forget, task_id, slot.lane))
 
-    def _forget(self, task_id: str, done: asyncio.Task[None]) -> None:
+    def _forget(self, task_id: str, lane: m.Lane, done: asyncio.Task[None]) -> None:
         if self._groups.get(task_id) is done:
             del self._groups[task_id]
         self._fill()
+        self._activity.ended(lane)  # after what follows it has started: no gap between them
 
     def _end(self, slots: list[Slot]) -> list[asyncio.Task[None]]:
         """Cancel the groups of slots that the table has forgotten."""

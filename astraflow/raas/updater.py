@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from astraflow.core.data import Manifest
+from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol.messages import RaaSNotifyVersionRequest, RaaSNotifyVersionResult, VersionState
 from astraflow.errors import AstraFlowError, CallerError, ConflictError, WeightError, boundary
 from astraflow.raas.engines.base import Engine, Weights
@@ -79,6 +80,7 @@ class Updater:
         source: Callable[[], WeightSource],
         manifest_of: ManifestOf,
         serves: Callable[[str, VersionState], None],
+        spans: SpanLog | None = None,
     ) -> None:
         """`source` is made at the first pull; `serves` is told each version that the engine proved."""
         self.engine = engine
@@ -88,6 +90,7 @@ class Updater:
         self._source: WeightSource | None = None
         self._manifest_of = manifest_of
         self._serves = serves
+        self._spans = spans or SpanLog(None, "raas")
         self._job: _Job | None = None
         self._next: _Job | None = None
 
@@ -175,7 +178,8 @@ class Updater:
     async def _update(self, job: _Job) -> tuple[Outcome, str]:
         if self._source is None:
             self._source = self._make_source()
-        payload = await self._source.pull(job.endpoint, job.manifest)
+        with self._spans.span("pull", model_id=self.engine.model_id, version=job.manifest.version):
+            payload = await self._source.pull(job.endpoint, job.manifest)
         clock = _SwapClock(payload)
         self.state.swap()
 
@@ -185,7 +189,8 @@ class Updater:
             clock.applied = perf_counter()
 
         try:
-            await self.engine.update(payload.manifest.version, apply)
+            with self._spans.span("swap", model_id=self.engine.model_id, version=job.manifest.version):
+                await self.engine.update(payload.manifest.version, apply)
         finally:
             payload.release()
         result = self._result(

@@ -1,14 +1,16 @@
 """Sampled trajectories of each step."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from astraflow.core.data import Group, Value
+from astraflow.core.observability.kept import PER_STEP, kept_rows
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.ledger import DropReason
 from astraflow.dataflow.scripted import trajectory
-from astraflow.dataflow.trajectory_log import PER_STEP, TrajectoryLog
+from astraflow.dataflow.trajectory_log import TrajectoryLog, token_texts
 
 
 def group(group_id: int, n: int = 4) -> Group:
@@ -33,6 +35,7 @@ def test_a_few_of_each_kind_are_kept(tmp_path: Path) -> None:
     assert len({s["group_id"] for s in samples}) == 4
     first = samples[0]
     assert (first["text"], first["ids"], first["mask"]) == ("abcd", [0, 1, 2, 3], [0, 0, 1, 1])
+    assert first["pieces"] == ["a", "b", "c", "d"]
     assert (first["versions"], first["logprobs"], first["reward"]) == ([-1, -1, 3, 4], [0, 0, -0.5, -0.5], 0.0)
 
 
@@ -52,3 +55,26 @@ def test_nothing_to_write_writes_nothing(tmp_path: Path) -> None:
     TrajectoryLog(tmp_path).collect()()
     TrajectoryLog(None).collect()()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_trained_ones_are_those_that_the_trainer_keeps_too(tmp_path: Path) -> None:
+    groups = [group(1, n=3), group(2, n=1), group(3, n=4)]
+    log = TrajectoryLog(tmp_path)
+    for g in groups:
+        log.trained(g, step=1)
+    log.collect()()
+    lines = [msgspec.json.decode(line) for line in (tmp_path / "step_000001.jsonl").read_bytes().splitlines()]
+    rows = [(g.group_id, t.sample_id) for g in groups for t in g.trajectories]
+    kept = [rows[row] for row in kept_rows([group_id for group_id, _ in rows])]
+    assert [(line["group_id"], line["sample_id"]) for line in lines] == kept
+
+
+def test_a_character_of_several_tokens_is_shown_at_the_last() -> None:
+    data = "aé€".encode()
+
+    def decode(ids: Sequence[int]) -> str:
+        return bytes(data[i] for i in ids).decode("utf-8", "replace")
+
+    assert token_texts(decode, range(len(data))) == ["a", "", "é", "", "", "€"]
+    broken = token_texts(lambda ids: "\ufffd" * len(ids), range(6))
+    assert broken == ["", "", "", "\ufffd" * 4, "", ""]

@@ -11,6 +11,7 @@ spans.jsonl                 timed intervals
 trajectories/               sampled trajectories
 checkpoints/step_%06d/      Hugging Face layout
 summary.json                the run in a few numbers
+report.html                 the run drawn, in one file that needs no network
 """
 
 from __future__ import annotations
@@ -72,6 +73,18 @@ class RunDirectory:
     @property
     def trajectories(self) -> Path:
         return self.root / "trajectories"
+
+    def kept_trajectories(self, step: int) -> Path:
+        """What Dataflow keeps of the trajectories of `step`."""
+        return self.trajectories / f"step_{step:06d}.jsonl"
+
+    def trainer_logprobs(self, step: int, model_id: str) -> Path:
+        """The trainer's logprobs of the trained ones among them."""
+        return self.trajectories / f"logprobs_{step:06d}_{_checked(model_id)}.jsonl"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
 
     @property
     def checkpoints(self) -> Path:

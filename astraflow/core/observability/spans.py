@@ -2,6 +2,10 @@
 
 Cheap enough to stay on: a span is one small dict and its encoding; lines are written in blocks, each with one append,
 so that processes do not cut each other's lines.
+
+    train_worker-<model>   wait_batch, train, publish, notify, eval (waits for the scores), save
+    dataflow               collect (a batch's groups are awaited), hold (the batch awaits its trainer), evaluate
+    raas-<n>               generate, evaluate (groups of that lane run; cut at each new version), pull, swap
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,21 +22,38 @@ import msgspec
 BLOCK = 64
 """Spans that are kept in memory before they are written."""
 
+KEEP_S = 2.0
+"""A block that is not full is written with the first span after so many seconds: a run that dies loses little."""
+
 
 class SpanLog:
     """Records spans of one process. Thread-safe; call `close` so that the last block is written."""
 
-    def __init__(self, path: Path, process: str, block: int = BLOCK) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        process: str,
+        block: int = BLOCK,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """path None: nothing is kept. clock: unix seconds."""
         self._process = process
         self._block = block
+        self._clock = clock
         self._lines: list[bytes] = []
+        self._written = clock()
         self._lock = threading.Lock()
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._descriptor = None if path is None else os.open(path, flags, 0o644)
+
+    def now(self) -> float:
+        """Unix time in seconds, as `start` of a span."""
+        return self._clock()
 
     @contextmanager
     def span(self, name: str, **attributes: str | int | float) -> Iterator[None]:
         """Record the interval of the body: {name, process, start (unix seconds), seconds, …attributes}."""
-        start, tick = time.time(), time.perf_counter()
+        start, tick = self._clock(), time.perf_counter()
         try:
             yield
         finally:
@@ -40,18 +61,24 @@ class SpanLog:
 
     def add(self, name: str, start: float, seconds: float, **attributes: str | int | float) -> None:
         """Record an interval that was measured elsewhere."""
+        if self._descriptor is None:
+            return
         line = {"name": name, "process": self._process, "start": start, "seconds": seconds, **attributes}
         with self._lock:
             self._lines.append(msgspec.json.encode(line))
-            if len(self._lines) >= self._block:
+            if len(self._lines) >= self._block or self._clock() - self._written >= KEEP_S:
                 self._write()
 
     def close(self) -> None:
+        """Write what is left; again is fine, and later spans are not kept."""
         with self._lock:
             self._write()
-            os.close(self._descriptor)
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+            self._descriptor = None
 
     def _write(self) -> None:
-        if self._lines:
+        if self._lines and self._descriptor is not None:
             os.write(self._descriptor, b"\n".join(self._lines) + b"\n")
             self._lines.clear()
+            self._written = self._clock()

@@ -14,10 +14,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
+import msgspec
 import torch
 from torch import Tensor
 
 from astraflow.core.data import Batch, Manifest
+from astraflow.core.observability.kept import TrainerLogprobs, kept_rows
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.observability.spans import SpanLog
 from astraflow.core.text.tokenizer import Tokenizer
@@ -75,6 +77,7 @@ class AstraFlowPPOTrainer:
         self._run_dir = RunDirectory(settings.run_dir)
         self._spans = spans
         self._seconds: dict[str, float] = {}
+        self._kept: list[TrainerLogprobs] = []
 
     def train(self) -> None:
         """Run all steps; returns after the last version is evaluated and saved."""
@@ -87,7 +90,9 @@ class AstraFlowPPOTrainer:
             self.version += 1
             stats |= self.announce(step, run_eval=self._evaluates(step))
             if self._saves(step):
-                self.engine.save(self._run_dir.checkpoint(step), self.tokenizer)
+                with self._phase("save"):
+                    self.engine.save(self._run_dir.checkpoint(step), self.tokenizer)
+            self._write_kept(step)
             self._commit(step, {**reply.buffer_stats, **stats})
 
     def start(self) -> None:
@@ -117,6 +122,7 @@ class AstraFlowPPOTrainer:
         minibatches = policy.minibatches(actor)
         results = [self.engine.train_step(part.rows, part.weights, objective) for part in minibatches]
         initial = _initial_logprobs(policy, minibatches, results)
+        self._kept = _kept_logprobs(batch, initial)
         return batch_stats(batch, policy, initial, self.version) | update_stats(objective, minibatches, results)
 
     def announce(self, step: int, run_eval: bool) -> dict[str, float]:
@@ -139,6 +145,10 @@ class AstraFlowPPOTrainer:
     def _saves(self, step: int) -> bool:
         every = self._config.saver.freq_steps
         return step == self._config.total_train_steps or (every is not None and step % every == 0)
+
+    def _write_kept(self, step: int) -> None:
+        path = self._run_dir.trainer_logprobs(step, self.settings.model_id)
+        path.write_bytes(b"".join(msgspec.json.encode(kept) + b"\n" for kept in self._kept))
 
     def _commit(self, step: int, stats: Mapping[str, float]) -> None:
         seconds, self._seconds = self._seconds, {}
@@ -165,3 +175,17 @@ def _initial_logprobs(policy: PolicyBatch, minibatches: list[Minibatch], results
     initial = torch.zeros(len(policy.rows.mask))
     initial[policy.rows.token_index(minibatches[0].items)] = results[0].outputs.logprobs
     return initial
+
+
+def _kept_logprobs(batch: Batch, logprobs_T: Tensor) -> list[TrainerLogprobs]:
+    """Logprobs of the few rows that Dataflow keeps too."""
+    offsets = batch.offsets
+    rows = kept_rows(batch.group_id.tolist())
+    sampled = torch.where(torch.from_numpy(batch.loss_mask.astype(bool)), logprobs_T.detach().float().cpu(), 0.0)
+    return [
+        TrainerLogprobs(
+            sample_id=int(batch.sample_id[row]),
+            logprobs=[round(x, 5) for x in sampled[offsets[row] : offsets[row + 1]].tolist()],
+        )
+        for row in rows
+    ]

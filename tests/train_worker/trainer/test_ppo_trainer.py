@@ -7,11 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from astraflow.core.config import ExperimentConfig
 from astraflow.core.model import Decoder, load_model, new_model, packed_attention, packed_positions
+from astraflow.core.observability.kept import TrainerLogprobs, kept_rows
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.text.tiny import tiny_tokenizer
 from astraflow.train_worker.config import (
@@ -165,3 +167,22 @@ def test_stale_trajectories_are_not_taken_for_current(scripted: SimpleNamespace,
     assert record["staleness/max"] == 1
     assert "ratio/current_version_max_dev" not in record
     assert record["ratio/max"] > 1.001
+
+
+def test_its_logprobs_of_the_kept_trajectories_stand_beside_the_engines(
+    scripted: SimpleNamespace, tmp_path: Path
+) -> None:
+    bench = Bench(scripted, tmp_path, 1)
+    batches: list[Any] = []
+    make = bench.make_batch
+    bench.dataflow.make_batch = lambda version: batches.append(make(version)) or batches[-1]
+    bench.train()
+    lines = RunDirectory(tmp_path).trainer_logprobs(1, "model0").read_bytes().splitlines()
+    kept = [msgspec.json.decode(line, type=TrainerLogprobs) for line in lines]
+    batch = batches[0]
+    rows = kept_rows(batch.group_id.tolist())
+    assert [k.sample_id for k in kept] == batch.sample_id[rows].tolist()
+    for row, found in zip(rows, kept, strict=True):
+        engines = batch.logprobs[batch.offsets[row] : batch.offsets[row + 1]]
+        assert found.logprobs == pytest.approx(engines.tolist(), abs=1e-3)
+        assert any(found.logprobs)
