@@ -14,7 +14,7 @@ class DatasetConfig(OpenSection):
     """A dataset by function. Further keys go to the function, which must name them."""
 
     dataset_fn: str
-    """"module:function", e.g. astraflow.dataflow.dataset.reasoning_gym:get_reasoning_gym_rl_dataset."""
+    """A registered name (gsm8k, reasoning_gym) or "module:function"."""
     max_length: int | None = Field(default=None, ge=1)
     """Rows whose prompt has more tokens are left out and counted."""
 

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from astraflow.core.data.trajectory import Row
+from astraflow.core.dataset.registry import DATASET_REGISTRY
 from astraflow.core.text.tokenizer import Tokenizer
 from astraflow.dataflow.config import DatasetConfig
 from astraflow.errors import ConfigError, DataError, boundary, suggestion
-from astraflow.registry import load_target
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def load_rows(config: DatasetConfig, *, split: str, seed: int, tokenizer: Tokeni
     split, seed: used where the YAML gives none. ConfigError for a key that the function does not take; DataError naming
     the row and column that is missing or is not JSON.
     """
-    function = load_target(config.dataset_fn, "dataset_fn")
+    function = DATASET_REGISTRY.resolve(config.dataset_fn)
     offered = {"split": split, "seed": seed, "tokenizer": tokenizer, "max_length": config.max_length}
     arguments = _arguments(function, config, offered)
     with boundary(DataError, f"dataset {config.dataset_fn}"):

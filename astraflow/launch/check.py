@@ -11,13 +11,13 @@ from typing import Any
 
 from astraflow.core.config import Tree
 from astraflow.core.data import GenerationHyperparameters
+from astraflow.core.dataset.registry import DATASET_REGISTRY
 from astraflow.core.workflow.registry import REWARD_REGISTRY, WORKFLOW_REGISTRY
 from astraflow.dataflow.config import DatasetConfig, WorkflowConfig
 from astraflow.errors import ConfigError, DataError, UnknownNameError
 from astraflow.launch.catalog import presets, reasoning_gym_datasets, reasoning_gym_settings
 from astraflow.launch.config import TRAINER, RunConfig, load_config_tree, overridden
 from astraflow.launch.signatures import signature_of
-from astraflow.registry import check_target
 from astraflow.train_worker.config import SFTDatasetConfig
 
 Complaint = tuple[str, str]
@@ -165,18 +165,19 @@ def _datasets(config: RunConfig) -> Iterator[Complaint]:
 
 def _dataset(at: str, dataset: DatasetConfig | SFTDatasetConfig) -> Iterator[Complaint]:
     try:
-        check_target(dataset.dataset_fn, "dataset")
+        DATASET_REGISTRY.check(dataset.dataset_fn)
     except ConfigError as error:
         yield f"{at}.dataset_fn", str(error)
         return
-    signature = signature_of(dataset.dataset_fn)
+    target = DATASET_REGISTRY.target(dataset.dataset_fn)
+    signature = signature_of(target) if target else None
     keywords = dataset.keywords
     if signature is not None:
         wrong = signature.complaints(keywords, PASSED_TO_DATASETS, f"dataset {dataset.dataset_fn}")
         yield from ((f"{at}.{key}", text) for key, text in wrong.items())
         keywords = {key: value for key, value in {**signature.defaults, **keywords}.items() if key not in wrong}
     yield from _files(at, keywords)
-    if dataset.dataset_fn.partition(":")[0] in _REASONING_GYM:
+    if target and target.partition(":")[0] in _REASONING_GYM:
         yield from _reasoning_gym(at, keywords)
 
 

@@ -13,6 +13,7 @@ from pydantic import create_model
 from astraflow.core.config import OpenSection, Tree, json_schema, to_yaml
 from astraflow.core.config.readers import Readers
 from astraflow.core.config.reference import NAME, Key, keys, type_text, value_text
+from astraflow.core.dataset.registry import DATASET_REGISTRY
 from astraflow.core.workflow.registry import WORKFLOW_REGISTRY
 from astraflow.errors import ConfigError, suggestion
 from astraflow.launch.config import TRAINER, TRAINER_BASE, RunConfig, RunSections, load_config_tree
@@ -159,7 +160,8 @@ def _keyword(path: str, config: RunConfig) -> tuple[Key, str]:
     """(a key that an open section passes on, the function or class that takes it), described by the signature."""
     section, name = _open_section(path, config)
     workflow = getattr(section, "workflow_cls", None)
-    target = getattr(section, "dataset_fn", None) or (WORKFLOW_REGISTRY.target(workflow) if workflow else None)
+    dataset = getattr(section, "dataset_fn", None)
+    target = DATASET_REGISTRY.target(dataset) if dataset else WORKFLOW_REGISTRY.target(workflow) if workflow else None
     signature = signature_of(target) if target else None
     kind = type_text(signature.types.get(name, Any)) if signature else "anything"
     default = value_text(signature.defaults[name]) if signature and name in signature.defaults else ""

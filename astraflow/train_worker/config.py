@@ -153,7 +153,7 @@ class SFTDatasetConfig(OpenSection):
     """Demonstrations by function. Further keys go to the function, which must name them."""
 
     dataset_fn: str
-    """"module:function" that returns rows {messages} or {input_ids, loss_mask}."""
+    """A registered name or "module:function"; gives rows {messages} or {input_ids, loss_mask}."""
     max_length: int | None = Field(default=None, ge=1)
     """Rows with more tokens are left out and counted."""
 

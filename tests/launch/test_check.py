@@ -11,6 +11,7 @@ from astraflow.launch.check import load_config
 RIGHT: dict[str, list[str]] = {
     "as it is": [],
     "a reward from a module": ["dataflow.workflow_spec.reward_fn=astraflow.core.dataset.reasoning_gym:score"],
+    "a dataset by its name": ["dataflow.rollout_dataset.dataset_fn=reasoning_gym"],
     "a workflow's own key": ["dataflow.workflow_spec.enable_thinking=false"],
     "restricted sampling in evaluation": ["dataflow.eval_workflows.sums.gconfig_overrides.top_p=0.9"],
     "one sample without group statistics": [
@@ -54,7 +55,8 @@ WRONG: list[tuple[str, list[str]]] = [
     ("dataflow.workflow_spec.reward_fn=astraflow.core.dataset.reasoning_gym:scor", ["did you mean 'score'?"]),
     ("dataflow.workflow_spec.reward_fn=no_such_module:fn", ["there is no module no_such_module"]),
     ("dataflow.rollout_dataset.dataset_fn=nowhere:fn", ["rollout_dataset.dataset_fn", "no module nowhere"]),
-    ("dataflow.rollout_dataset.dataset_fn=gsm8k", ["not of the form package.module:name"]),
+    ("dataflow.rollout_dataset.dataset_fn=gsm9k", ["unknown dataset 'gsm9k'", "did you mean 'gsm8k'?", "known:"]),
+    ("dataflow.rollout_dataset.dataset_fn=a/b:c", ["not of the form package.module:name"]),
     (
         "dataflow.rollout_dataset.name=chain_summ",
         ["unknown reasoning_gym dataset", "did you mean 'chain_sum'?", "known:"],

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from astraflow.core.config import read_settings
+from astraflow.core.dataset.registry import DATASET_REGISTRY
 from astraflow.core.model import new_model
 from astraflow.core.observability import lifeline, log
 from astraflow.core.text.chat import encode_with_spans
 from astraflow.core.text.tiny import tiny_tokenizer
 from astraflow.core.text.tokenizer import Tokenizer
 from astraflow.errors import ConfigError, DataError, boundary
-from astraflow.registry import load_target
 from astraflow.train_worker.algorithms.aggregation import token_weights
 from astraflow.train_worker.config import SFTConfig, SFTDatasetConfig, SFTSettings
 from astraflow.train_worker.engine.base import StepResult, TokenOutputs
@@ -100,7 +100,7 @@ def batches(n_rows: int, batch_size: int, seed: int) -> Iterator[np.ndarray]:
 
 def demonstrations(dataset: SFTDatasetConfig, tokenizer: Tokenizer) -> PackedRows:
     """Load and encode a dataset. Rows that are too long are left out and counted; DataError where none is left."""
-    function = load_target(dataset.dataset_fn, "dataset")
+    function = DATASET_REGISTRY.resolve(dataset.dataset_fn)
     offered = {"tokenizer": tokenizer, "max_length": dataset.max_length, "split": "train"}
     named = inspect.signature(function).parameters
     keywords = {**{name: value for name, value in offered.items() if name in named}, **dataset.keywords}

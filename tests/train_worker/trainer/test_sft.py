@@ -28,7 +28,7 @@ def word_pairs(suffix: str = "") -> list[dict[str, Any]]:
 
 
 def config(monkeypatch: pytest.MonkeyPatch, steps: int = 80) -> SFTConfig:
-    monkeypatch.setattr(sft, "load_target", lambda target, kind: word_pairs)
+    monkeypatch.setattr(sft.DATASET_REGISTRY, "resolve", lambda name: word_pairs)
     return SFTConfig(
         preset="tiny-0.2m",
         dataset=SFTDatasetConfig(dataset_fn="tests:word_pairs", suffix="!"),  # type: ignore[call-arg]
@@ -82,7 +82,7 @@ def test_a_row_that_is_neither_is_named(row: dict[str, Any], message: str) -> No
 
 
 def test_long_rows_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(sft, "load_target", lambda target, kind: word_pairs)
+    monkeypatch.setattr(sft.DATASET_REGISTRY, "resolve", lambda name: word_pairs)
     with caplog.at_level(logging.WARNING):
         rows = sft.demonstrations(SFTDatasetConfig(dataset_fn="d:f", max_length=10), tiny_tokenizer())
     assert len(rows.lengths) == 1
