@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 
 from astraflow.core.data import Failed, Invalid, Value
@@ -28,6 +28,7 @@ class RolloutStatistics:
 
     def _reset(self) -> None:
         self._rewards = 0.0
+        self._parts: defaultdict[str, float] = defaultdict(float)
         self._samples = 0
         self._tokens = 0
         self._trajectories = 0
@@ -45,11 +46,13 @@ class RolloutStatistics:
             if isinstance(episode, Failed):
                 self._lost[word(episode.reason)] += 1
                 continue
-            values = [t.reward.value for t in episode.trajectories if isinstance(t.reward, Value)]
+            values = [t.reward for t in episode.trajectories if isinstance(t.reward, Value)]
             reasons = [t.reward.reason for t in episode.trajectories if isinstance(t.reward, Invalid)]
             if values:
                 self._samples += 1
-                self._rewards += values[-1]
+                self._rewards += values[-1].value
+                for part, value in values[-1].parts.items():
+                    self._parts[part] += value
             elif reasons:
                 self._lost[word(reasons[0])] += 1
             for t in episode.trajectories:
@@ -72,6 +75,7 @@ class RolloutStatistics:
         """The figures since the last call."""
         stats = {**self.peek(), **{f"stop/{reason}": float(n) for reason, n in self._stops.items()}}
         stats |= {f"rollout/lost/{reason}": float(n) for reason, n in self._lost.items()}
+        stats |= {f"rollout/reward/{part}": total / self._samples for part, total in self._parts.items()}
         if self._groups:
             stats["timeperf/group_s"] = self._seconds / self._groups
         self._reset()

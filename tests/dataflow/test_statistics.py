@@ -2,7 +2,7 @@
 
 import pytest
 
-from astraflow.core.data import Failed, Invalid
+from astraflow.core.data import Failed, Invalid, Value
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.scripted import group_result
 from astraflow.dataflow.statistics import RATE_WINDOW_S, RolloutStatistics, prometheus
@@ -31,6 +31,15 @@ def test_all_finished_samples_count_until_they_are_taken() -> None:
     assert statistics.take() == {"rollout/samples": 0, "rollout/tokens": 0, "rollout/tokens_per_s": 9.5}
     now += RATE_WINDOW_S + 1
     assert statistics.tokens_per_s() == 0.0
+
+
+def test_the_parts_of_rewards_are_averaged_by_name() -> None:
+    result = group_result(TASK, [Value(1.1, {"correct": 1.0, "format": 1.0}), Value(0.1, {"format": 1.0}), 0.0, 0.0])
+    statistics = RolloutStatistics(lambda: 0.0)
+    statistics.finished(result, 1.0)
+    stats = statistics.take()
+    assert stats["rollout/reward_mean"] == pytest.approx(0.3)
+    assert (stats["rollout/reward/correct"], stats["rollout/reward/format"]) == (0.25, 0.5)
 
 
 def test_prometheus_text() -> None:

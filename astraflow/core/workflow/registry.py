@@ -16,7 +16,11 @@ WORKFLOW_REGISTRY = Registry(
 )
 REWARD_REGISTRY = Registry(
     "reward",
-    {"math_verify": "astraflow.core.workflow.reward.math_verify:math_verify_reward"},
+    {
+        "answer_line": "astraflow.core.workflow.reward.answer_line:ends_in_answer_line",
+        "math_format": "astraflow.core.workflow.reward.math_format:math_format_reward",
+        "math_verify": "astraflow.core.workflow.reward.math_verify:math_verify_reward",
+    },
     entry_point_group="astraflow.rewards",
 )
 
