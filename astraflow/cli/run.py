@@ -12,10 +12,10 @@ import typer
 from astraflow.cli.inputs import split
 from astraflow.core.config import to_yaml
 from astraflow.core.observability.run_directory import RunDirectory
-from astraflow.launch.base_model import cache_path
 from astraflow.launch.check import load_config
 from astraflow.launch.config import RunConfig
 from astraflow.launch.local import Interrupted
+from astraflow.launch.model_source import PACKAGED, conversion_spec, planned_model
 from astraflow.launch.specs import ModelPaths, dataflow_spec, raas_specs, sft_spec, trainer_specs
 from astraflow.launch.summary import Summary
 
@@ -50,13 +50,15 @@ def outcome(config: RunConfig, summary: Summary) -> str:
 def described(config: RunConfig) -> str:
     """The processes that a run would start, and its resolved configuration, as one YAML document."""
     run_dir = RunDirectory(config.experiment.fileroot, create=False)
-    base_model = cache_path(config.base_model) if config.base_model is not None else None
-    paths = ModelPaths.of(config, base_model)
+    model = planned_model(config)
+    paths = ModelPaths.of(config, model)
     url = f"http://{config.dataflow.host}:{config.dataflow.port or '<announced>'}"
     specs = [dataflow_spec(config, run_dir, paths), *raas_specs(config, run_dir, paths, url)]
     specs += trainer_specs(config, run_dir, paths, url)
-    if base_model is not None and not base_model.is_dir():
-        specs.insert(0, sft_spec(config, run_dir, base_model))
+    if config.base_model is not None and not model.is_dir():
+        specs.insert(0, sft_spec(config, run_dir, model))
+    elif config.experiment.model_path in PACKAGED and not model.is_dir():
+        specs.insert(0, conversion_spec(config.experiment.model_path, run_dir, model))
     processes = {
         spec.name: {"command": shlex.join(spec.argv), "env": spec.env, "log": str(spec.log_path)} for spec in specs
     }

@@ -17,6 +17,7 @@ from astraflow.dataflow.config import DatasetConfig, WorkflowConfig
 from astraflow.errors import ConfigError, DataError, UnknownNameError
 from astraflow.launch.catalog import presets, reasoning_gym_datasets, reasoning_gym_settings
 from astraflow.launch.config import TRAINER, RunConfig, load_config_tree, overridden
+from astraflow.launch.model_source import complaint as model_complaint
 from astraflow.launch.signatures import signature_of
 from astraflow.train_worker.config import SFTDatasetConfig
 
@@ -36,10 +37,19 @@ def load_config(files: Iterable[Path], overrides: Iterable[str] = (), checkpoint
     config, tree = load_config_tree(files, overrides)
     if checkpoint is not None:
         config = config.starting_from(checkpoint)
-    wrong = [*_start(config), *_models(config), *_workflows(config), *_datasets(config), *_without_effect(config, tree)]
+    wrong = [f"{tree.origin(path)}: {path}: {text}" for path, text in complaints(config, tree)]
     if wrong:
-        raise ConfigError("\n".join(dict.fromkeys(f"{tree.origin(path)}: {path}: {text}" for path, text in wrong)))
+        raise ConfigError("\n".join(dict.fromkeys(wrong)))
     return config
+
+
+def complaints(config: RunConfig, tree: Tree) -> Iterator[Complaint]:
+    """Yield what is wrong with a typed configuration."""
+    yield from _start(config)
+    yield from _models(config)
+    yield from _workflows(config)
+    yield from _datasets(config)
+    yield from _without_effect(config, tree)
 
 
 def _start(config: RunConfig) -> Iterator[Complaint]:
@@ -48,12 +58,14 @@ def _start(config: RunConfig) -> Iterator[Complaint]:
     if model_path is not None and config.base_model is not None:
         yield "experiment.model_path", "a run starts from model_path or from base_model, not from both"
     elif model_path is not None:
-        if not (Path(model_path).expanduser() / "config.json").is_file():
-            yield "experiment.model_path", f"there is no Hugging Face directory (config.json) at {model_path}"
-        elif tokenizer_path is None and not (Path(model_path).expanduser() / "tokenizer.json").is_file():
+        directory = Path(model_path).expanduser()
+        wrong = model_complaint(model_path)
+        if wrong is not None:
+            yield "experiment.model_path", wrong
+        elif tokenizer_path is None and directory.is_dir() and not (directory / "tokenizer.json").is_file():
             yield "experiment.tokenizer_path", f"a value is required: {model_path} has no tokenizer.json"
     elif config.base_model is None:
-        yield "experiment.model_path", "a value is required (a Hugging Face directory), or a base_model section"
+        yield "experiment.model_path", "a value is required (a directory or a name), or a base_model section"
     if tokenizer_path is not None and not (Path(tokenizer_path).expanduser() / "tokenizer.json").is_file():
         yield "experiment.tokenizer_path", f"there is no tokenizer.json in {tokenizer_path}"
     if config.base_model is not None and config.base_model.preset not in presets():

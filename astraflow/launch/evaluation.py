@@ -15,6 +15,7 @@ from astraflow.core.protocol.messages import EvalResults
 from astraflow.errors import ConfigError
 from astraflow.launch.config import RunConfig
 from astraflow.launch.local import LocalProcesses, interruptible
+from astraflow.launch.model_source import ensure_model
 from astraflow.launch.specs import ModelPaths, ProcessSpec, dataflow_spec, raas_specs
 from astraflow.launch.view import View
 
@@ -50,9 +51,9 @@ def evaluate(config: RunConfig, view: View) -> EvalResults:
     config = dataclasses.replace(config, experiment=config.experiment.model_copy(update={"fileroot": str(root)}))
     run_dir.config.write_text(to_yaml(config.values()), "utf-8")
     run_dir.token()
-    paths = ModelPaths.of(config, None)
     output = root / "eval.json"
     with interruptible(), LocalProcesses(run_dir) as processes:
+        paths = ModelPaths.of(config, ensure_model(config, run_dir, view.say))
         processes.spawn([dataflow_spec(config, run_dir, paths)])
         url = processes.listening(["dataflow"])["dataflow"].url
         processes.spawn(raas_specs(config, run_dir, paths, url))

@@ -9,9 +9,9 @@ from pathlib import Path
 from astraflow.core.config import to_yaml
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.observability.sinks.jsonl import JsonlReader
-from astraflow.launch.base_model import ensure_base_model
 from astraflow.launch.config import RunConfig
 from astraflow.launch.local import FINISH_GRACE, LocalProcesses, interruptible
+from astraflow.launch.model_source import ensure_model, template_findings
 from astraflow.launch.progress import Progress
 from astraflow.launch.specs import ModelPaths, dataflow_spec, raas_specs, trainer_specs
 from astraflow.launch.summary import Summary, summarise, write_summary
@@ -19,7 +19,7 @@ from astraflow.launch.view import StatusThread, View, Watcher
 
 
 def run(config: RunConfig, view: View) -> Summary:
-    """Make the base model where needed, start everything, wait for the train workers, stop in order.
+    """Make or fetch the model where needed, start everything, wait for the train workers, stop in order.
 
     PeerError where a process fails, with its name and last log lines; Interrupted on SIGINT and SIGTERM. Either way no
     process is left when this returns.
@@ -30,8 +30,10 @@ def run(config: RunConfig, view: View) -> Summary:
     try:
         run_dir.config.write_text(to_yaml(config.values()), "utf-8")
         with interruptible():
-            base_model = ensure_base_model(config, run_dir, view.say)
-            _train(config, run_dir, ModelPaths.of(config, base_model), view)
+            paths = ModelPaths.of(config, ensure_model(config, run_dir, view.say))
+            for finding in template_findings(paths.tokenizer):
+                view.say(f"chat template, prefix law: {finding} (episodes of several turns branch there)")
+            _train(config, run_dir, paths, view)
         records = JsonlReader(run_dir.metrics).read()
         summary = summarise(records, config.staleness_bound, time.monotonic() - started)
         write_summary(summary, run_dir.summary)

@@ -52,11 +52,10 @@ class ModelPaths:
     tokenizer: str
 
     @classmethod
-    def of(cls, config: RunConfig, base_model: Path | None) -> ModelPaths:
-        """`base_model` is the directory that the base_model section made; None where there is no such section."""
-        model = str(base_model or Path(config.experiment.model_path or "").expanduser().absolute())
+    def of(cls, config: RunConfig, model: Path) -> ModelPaths:
+        """`model` is the directory that the run starts from (launch.model_source)."""
         tokenizer = config.experiment.tokenizer_path
-        return cls(model, str(Path(tokenizer).expanduser().absolute()) if tokenizer else model)
+        return cls(str(model), str(Path(tokenizer).expanduser().absolute()) if tokenizer else str(model))
 
 
 def sft_spec(config: RunConfig, run_dir: RunDirectory, output_dir: Path) -> ProcessSpec:

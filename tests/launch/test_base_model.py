@@ -6,7 +6,7 @@ import pytest
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.errors import DataError, PeerError
 from astraflow.launch import base_model
-from astraflow.launch.base_model import LogLines, cache_path, ensure_base_model, fingerprint
+from astraflow.launch.base_model import cache_path, ensure_base_model, fingerprint
 from astraflow.launch.config import RunConfig, load_config_tree
 from astraflow.launch.specs import ProcessSpec, sft_spec
 
@@ -75,13 +75,3 @@ def test_the_fingerprint_follows_configuration_and_code(config: RunConfig, tmp_p
     before = fingerprint(other, tmp_path)
     source.write_text("x = 2")
     assert fingerprint(other, tmp_path) != before
-
-
-def test_log_lines_are_handed_on_once_and_whole(tmp_path: Path) -> None:
-    log, said = tmp_path / "x.log", []
-    lines = LogLines(log, said.append)
-    log.write_text("one\ntw")
-    lines()
-    log.write_text("one\ntwo\n")
-    lines()
-    assert said == ["one", "two"]

@@ -28,7 +28,7 @@ def test_a_checkpoint_is_of_one_model(run_yaml: Path, tmp_path: Path) -> None:
 
 def test_the_publisher_is_given_the_checkpoint(run_yaml: Path, tmp_path: Path) -> None:
     config = load_config_tree([run_yaml])[0].starting_from(tmp_path / "step_000001")
-    paths = ModelPaths.of(config, None)
+    paths = ModelPaths.of(config, tmp_path / "step_000001")
     spec = publisher_spec(config, RunDirectory(tmp_path, create=False), paths, "http://x", tmp_path / "eval.json")
     assert spec.module == "astraflow.launch.publisher"
     assert spec.settings.model_dump()["model_path"] == str(tmp_path / "step_000001")

@@ -1,3 +1,4 @@
+import dataclasses
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,5 +88,6 @@ def test_planning_writes_nothing(planned: Planned) -> None:
 
 def test_paths_of_model_and_tokenizer(planned: Planned, tmp_path: Path) -> None:
     assert ModelPaths.of(planned.config, tmp_path) == ModelPaths(str(tmp_path), str(tmp_path))
-    given = planned.config.starting_from(tmp_path / "m")
-    assert ModelPaths.of(given, None).model == str(tmp_path / "m")
+    given = planned.config.experiment.model_copy(update={"tokenizer_path": str(tmp_path / "t")})
+    config = dataclasses.replace(planned.config, experiment=given)
+    assert ModelPaths.of(config, tmp_path) == ModelPaths(str(tmp_path), str(tmp_path / "t"))

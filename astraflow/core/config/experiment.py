@@ -21,7 +21,7 @@ class ExperimentConfig(Section):
     fileroot: str
     """The run directory: everything the run leaves is under it."""
     model_path: str | None = None
-    """A Hugging Face directory. None where `base_model` makes one first."""
+    """A Hugging Face directory, owner/name on the Hub, or smollm2-135m-instruct. None where `base_model` makes one."""
     tokenizer_path: str | None = None
     """Where the tokenizer is; None: beside the model."""
     seed: int = Field(default=1, ge=0)

