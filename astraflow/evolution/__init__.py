@@ -1,0 +1,1 @@
+"""Evolution: what agents did becomes measured improvements of their skills."""
