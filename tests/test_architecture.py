@@ -28,6 +28,7 @@ LAYERS: dict[str, int] = {
     "astraflow.raas": 5,
     "astraflow.train_worker": 5,
     "astraflow.evolution": 5,
+    "astraflow.dashboard": 5,
     "astraflow.launch": 6,
     "astraflow.cli": 7,
 }
@@ -38,7 +39,7 @@ MAY_IMPORT_TORCH = re.compile(
 )
 IN_ONE_FILE = {
     "fastapi", "uvicorn", "httpx", "reasoning_gym", "math_verify", "xxhash", "omegaconf", "yaml",
-    "transformers", "wandb", "swanlab", "trackio", "tensorboard",
+    "transformers", "wandb", "swanlab", "trackio", "tensorboard", "bokeh",
 }  # fmt: skip
 
 

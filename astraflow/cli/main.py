@@ -56,6 +56,28 @@ def evaluate(
     _command("evaluate").evaluate(checkpoint, config, overrides or [], json)
 
 
+@app.command()
+def doctor(
+    inputs: Annotated[list[str] | None, typer.Argument(metavar="[FILE...] [KEY=VALUE...]")] = None,
+    answers: Annotated[
+        list[str] | None,
+        typer.Option("--answer", metavar="TEXT", help="How your model writes an answer, e.g. 'Result: {answer}'."),
+    ] = None,
+    json: Json = None,
+) -> None:
+    """Check machine, tokenizer, data, reward, batch, ports and disk before a run; exit code 1 on an error."""
+    _command("doctor").doctor(inputs or [], answers or [], json)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories; several are compared.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")] = None,
+) -> None:
+    """Draw a run, or compare several, in one HTML page that needs no network."""
+    _command("report").report(runs, output)
+
+
 @bench.command("async")
 def bench_async(
     inputs: Inputs,

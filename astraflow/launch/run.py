@@ -1,7 +1,8 @@
-"""One run on this machine, from a checked configuration to summary.json."""
+"""One run on this machine, from a checked configuration to summary.json and report.html."""
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from astraflow.core.config import to_yaml
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.observability.sinks.jsonl import JsonlReader
+from astraflow.errors import AstraFlowError, DataError, boundary
 from astraflow.launch.config import RunConfig
 from astraflow.launch.local import FINISH_GRACE, LocalProcesses, interruptible
 from astraflow.launch.model_source import ensure_model, template_findings
@@ -39,6 +41,7 @@ def run(config: RunConfig, view: View) -> Summary:
         write_summary(summary, run_dir.summary)
         return summary
     finally:
+        _report(run_dir, view)
         run_dir.release()
 
 
@@ -55,6 +58,16 @@ def open_run_directory(path: Path, view: View) -> RunDirectory:
         run_dir.hold()
     run_dir.token()
     return run_dir
+
+
+def _report(run_dir: RunDirectory, view: View) -> None:
+    """Draw what the run left, however it ended; a report that cannot be drawn is said and spoils nothing."""
+    try:
+        with boundary(DataError, "it cannot be drawn"):
+            dashboard = importlib.import_module("astraflow.dashboard.report")  # takes a second to load: only now
+            view.say(f"report: {dashboard.write_report([run_dir.root])}")
+    except AstraFlowError as error:
+        view.say(f"no report: {error}")
 
 
 def _train(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, view: View) -> None:
