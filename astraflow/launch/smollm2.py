@@ -20,7 +20,7 @@ from astraflow.launch.model_source import ConversionSettings
 
 try:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils.logging import disable_progress_bar
+    from transformers.utils import logging as transformers_logging
 except ImportError as error:
     raise ConfigError(f"a package of the extra smollm2 is missing or too old: {error}") from error
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_settings(ConversionSettings, parser.parse_args(arguments).settings)
     log.configure()
     lifeline.watch_parent()
-    disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         convert(Path(settings.source), Path(settings.output_dir))
     except AstraFlowError as error:
@@ -47,13 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def convert(source: Path, output: Path) -> None:
     """Read a GGUF file and write the directory; DataError where it is not the model it should be."""
-    place = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
+    plain = GgufConfig(dequantize=True)  # without it the model stays quantised and cannot be saved
     with boundary(DataError, str(source)):
-        # saving is possible only of a model that is told to leave its quantisation behind
         model = AutoModelForCausalLM.from_pretrained(
-            **place, quantization_config=GgufConfig(dequantize=True), dtype="bfloat16"
+            source.parent, gguf_file=source.name, quantization_config=plain, dtype="bfloat16"
         )
-        tokenizer = AutoTokenizer.from_pretrained(**place)
+        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     found = model.num_parameters()
     if found != PARAMETERS:
         raise DataError(f"{source} gives {found:,} parameters, expected {PARAMETERS:,}")
