@@ -28,6 +28,7 @@ from astraflow.core.text.tokenizer import Tokenizer, load_tokenizer
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.rows import load_rows
 from astraflow.dataflow.service import AstraFlow
+from astraflow.dataflow.store import LedgerStore
 from astraflow.dataflow.trajectory_log import TrajectoryLog
 from astraflow.errors import AstraFlowError
 
@@ -55,7 +56,9 @@ def create_service(
     log.info("rollout dataset: %d rows; evaluation: %s", len(rows), {name: len(r) for name, r in eval_rows.items()})
     decode = None if tokenizer is None else _decoder(tokenizer)
     trajectories = TrajectoryLog(Path(settings.run_dir) / "trajectories", decode)
-    return AstraFlow(settings, rows, eval_rows, connect, trajectories, spans=spans)
+    ledger = config.ledger
+    store = LedgerStore(RunDirectory(settings.run_dir).ledger, fsync=ledger.fsync) if ledger.durable else None
+    return AstraFlow(settings, rows, eval_rows, connect, trajectories, spans=spans, store=store)
 
 
 def create_app(service: AstraFlow, token: str) -> Any:
@@ -72,6 +75,7 @@ def create_app(service: AstraFlow, token: str) -> Any:
             Endpoint("POST", "/ready", m.ReadyRequest, service.ready),
             Endpoint("GET", "/batch", m.BatchRequest, service.batch),
             Endpoint("POST", "/notify_version", m.NotifyVersionRequest, service.notify_version),
+            Endpoint("POST", "/save_buffer", m.SaveBufferRequest, service.save_buffer),
             Endpoint("POST", "/register_raas", m.RegisterRaaSRequest, service.register_raas, required=MISSING_RAAS),
             Endpoint("POST", "/deregister_raas", m.DeregisterRaaSRequest, service.deregister_raas),
             Endpoint("POST", "/shutdown", m.Empty, shutdown),

@@ -1,24 +1,32 @@
-"""One entry for every ledger event, and what follows from what moved: credit and room.
+"""One entry for every ledger event, and what follows from what moved: credit, room, and what is written down.
 
 Whoever changes the state of an occurrence records an event here. The ledger decides; each model's admission and the
-pool's room follow the moves, so they cannot drift from it (LAW 29, LAW 30).
+pool's room follow the moves, so they cannot drift from it (LAW 29, LAW 30). The journal gets every event in order, and
+the trajectories of ready groups until nobody can need them again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from astraflow.dataflow.ledger import Event, Ledger, Moved, State
+from astraflow.core.data import Group
+from astraflow.dataflow.journal import Journal, Volatile
+from astraflow.dataflow.ledger import Event, Expire, Ledger, Moved, Settle, State
 from astraflow.dataflow.raas_pool import RaaSPool
+from astraflow.dataflow.records import Kept, Released
 from astraflow.dataflow.staleness import Admission
 
 
 class Books:
     """The ledger with everything that is derived from it."""
 
-    def __init__(self, ledger: Ledger, pool: RaaSPool) -> None:
+    def __init__(self, ledger: Ledger, pool: RaaSPool, journal: Journal | None = None) -> None:
+        """journal None: nothing outlives the process."""
         self.ledger = ledger
+        self.journal = journal or Volatile()
         self._pool = pool
+        self.recorded = 0
+        """Events so far, in this process."""
         self._admissions: dict[str, Admission] = {}
 
     @property
@@ -33,6 +41,13 @@ class Books:
     def record(self, event: Event) -> list[Moved]:
         """Apply an event and return what moved."""
         moves = self.ledger.handle(event)
+        # time passes every few seconds and seldom does anything
+        if moves or not isinstance(event, Expire):
+            self.journal.append(event)
+            self.recorded += 1
+        gone = tuple(moved.group_id for moved in moves if moved.after in (State.DROPPED, None) and moved.model_id)
+        if gone:
+            self.journal.append(Released(gone))
         for moved in moves:
             if moved.after is State.LEASED:
                 self._pool.take(moved.owner, 1)
@@ -42,6 +57,17 @@ class Books:
                 if moved.model_id in ("", model_id):
                     admission.moved(moved)
         return moves
+
+    def keep(self, group: Group) -> None:
+        """A group is about to be ready: its trajectories outlive the process."""
+        self.journal.append(Kept(group))
+
+    def settle(self, model_id: str, step: int) -> None:
+        """What a model's steps up to this one trained is never taken back."""
+        group_ids = self.ledger.trained(model_id, up_to=step)
+        if group_ids:
+            self.record(Settle(model_id, step))
+            self.journal.append(Released(tuple(group_ids)))
 
     def capacity(self, max_concurrent: int, steps: Mapping[str, int] | None = None) -> int:
         """Groups that every model's credit lets start now, on a RaaS that serves the versions of `steps`."""

@@ -65,6 +65,18 @@ class WaitConfig(Section):
     sigma: float = Field(default=1.0, ge=0)
 
 
+class LedgerConfig(Section):
+    """The record of every occurrence."""
+
+    durable: bool = True
+    """Keep it on disk, with the trajectories of ready groups: a Dataflow that is killed and started again goes on."""
+    fsync: bool = False
+    """Also outlive a machine that loses power: every commit waits for the disk."""
+    keep_steps: int = Field(default=64, ge=0)
+    """Most steps that a restored trainer goes back without losing what they had trained; a trainer's checkpoint
+    (/save_buffer) lets go earlier."""
+
+
 class EvalConfig(Section):
     """How evaluation rounds run."""
 
@@ -80,6 +92,7 @@ class DataflowConfig(Section):
     port: int = Field(default=0, ge=0, le=65535)
     """0: any free port, announced after it is bound."""
     buffer: BufferConfig = BufferConfig()
+    ledger: LedgerConfig = LedgerConfig()
     rollout_dataset: DatasetConfig
     workflow_spec: WorkflowConfig = WorkflowConfig()
     eval_workflows: dict[str, WorkflowConfig] = {}

@@ -22,12 +22,13 @@ from astraflow.core.data.trajectory import EpisodeResult, GroupResult, Row
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.books import Books
 from astraflow.dataflow.curation import Curator, Occurrence, Outcome
-from astraflow.dataflow.data_serving import DataServing
-from astraflow.dataflow.ledger import Curate, DropReason, Expire, Finish, Issue, Lease, LoseLeases, State
+from astraflow.dataflow.data_serving import DataServing, group_length
+from astraflow.dataflow.ledger import Curate, DropReason, Entry, Expire, Finish, Issue, Lease, LoseLeases, State
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_link import Order
 from astraflow.dataflow.raas_pool import Instance, RaaSPool
 from astraflow.dataflow.routing import fit, share_out
+from astraflow.dataflow.staleness import sampled_versions
 from astraflow.dataflow.statistics import RolloutStatistics
 from astraflow.dataflow.trajectory_log import TrajectoryLog
 from astraflow.errors import DataError
@@ -48,6 +49,11 @@ class DatasetCursor:
         self.position = 0
         self._rows = rows
         self._seed = seed
+        self._order = self._permutation()
+
+    def seek(self, issued: int) -> None:
+        """Continue after so many occurrences."""
+        self.epoch, self.position = divmod(issued, self._rows)
         self._order = self._permutation()
 
     def next(self) -> tuple[int, int]:
@@ -138,9 +144,15 @@ class DataAcquisition:
     def _task(self, group_id: int) -> m.Task:
         entry = self._books.ledger.get(group_id)
         assert entry is not None
-        row = self._rows[entry.prompt_id]
+        return m.Task(task_id=self._task_id(entry), group_id=group_id, data=self._rows[entry.prompt_id])
+
+    def _task_id(self, entry: Entry) -> str:
         # the lease is in the name: a RaaS remembers the tasks whose results were fetched and runs none of them twice
-        return m.Task(task_id=f"{row['task_id']}#{group_id}.{entry.leases}", group_id=group_id, data=row)
+        return f"{self._rows[entry.prompt_id]['task_id']}#{entry.group_id}.{entry.leases}"
+
+    def _abandoned(self, group: Group) -> bool:
+        steps = self._policies.get(group.model_id).steps
+        return bool(group.trajectories) and steps.abandoned(sampled_versions(group))
 
     # ---- back ------------------------------------------------------------------------------------------------------
 
@@ -149,13 +161,20 @@ class DataAcquisition:
         for item in items:
             group_id = _group_id(item.task_id)
             entry = self._books.ledger.get(group_id)
-            if entry is None or entry.owner != key:
+            if entry is None or entry.owner != key or item.task_id != self._task_id(entry):
                 self._books.record(Finish(group_id, key, (), DropReason.REJECTED))
                 continue
             row = self._rows[entry.prompt_id]
             occurrence = Occurrence(group_id, entry.prompt_id, str(row["task_id"]), entry.epoch)
             seconds = self._clock() - (entry.deadline - self._lease_s)
             outcomes, drop = self._curate(occurrence, item.result, seconds)
+            if entry.only is not None:
+                outcomes = [outcome for outcome in outcomes if outcome.key == entry.only]
+                drop = drop if outcomes else drop or DropReason.FAILED
+            if any(self._abandoned(outcome.group) for outcome in outcomes):
+                # its tokens are dropped, the occurrence is not: a recovery loses none
+                self._books.record(LoseLeases(key, (group_id,)))
+                continue
             self._close(occurrence, key, outcomes, drop)
 
     def returned(self, key: str, task_ids: list[str]) -> None:
@@ -186,7 +205,9 @@ class DataAcquisition:
         group_ids = [moved.group_id for moved in moves if moved.after is State.DONE]
         for group_id, outcome in zip(group_ids, outcomes, strict=True):
             group = _numbered(outcome.group, group_id)
-            self._books.record(Curate(group_id, outcome.drop))
+            if outcome.drop is None:
+                self._books.keep(group)
+            self._books.record(Curate(group_id, outcome.drop, group_length(group) if group.trajectories else 0))
             if outcome.drop is None:
                 self._flow.serving.add(group)
             else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -42,6 +42,11 @@ class ReadyBuffer:
 
     def __len__(self) -> int:
         return len(self._groups)
+
+    @property
+    def groups(self) -> list[Group]:
+        """In order."""
+        return [group for group, _ in self._groups.values()]
 
     def add(self, group: Group, step: int) -> None:
         self._groups[group.group_id] = (group, step)
@@ -85,11 +90,13 @@ class DataServing:
         *,
         max_staleness: int,
         mask: bool,
+        keep_steps: int = 0,
         statistics: Callable[[], dict[str, float]],
         lacking: Callable[[], str],
         spans: SpanLog | None = None,
     ) -> None:
-        """mask: take old tokens out of the loss instead of dropping their group.
+        """mask: take old tokens out of the loss instead of dropping their group. keep_steps: so many steps can be taken
+        back when a trainer is restored at an earlier one.
 
         statistics: what goes with a batch besides the buffer's own. lacking: why groups may be slow to come.
         """
@@ -104,6 +111,7 @@ class DataServing:
         self._waits = waits
         self._max_staleness = max_staleness
         self._mask = mask
+        self._keep_steps = keep_steps
         self._statistics = statistics
         self._lacking = lacking
         self._spans = spans or SpanLog(None, "dataflow")
@@ -131,9 +139,8 @@ class DataServing:
     def add(self, group: Group) -> None:
         """Take a group that the ledger has as ready; one that is too old already is dropped at once."""
         policy = self._policies.get(group.model_id)
-        steps = policy.steps.steps_of(sampled_versions(group))
-        self._lengths.observe(_length(group))
-        self._ready[group.model_id].add(group, int(steps.max() if self._mask else steps.min()))
+        self._lengths.observe(group_length(group))
+        self._ready[group.model_id].add(group, self._deciding_step(group, policy))
         self._drop_stale(policy)
         self._fills(policy).changed(self.ready(group.model_id))
         self._changed.set()
@@ -148,9 +155,27 @@ class DataServing:
     def acknowledge(self, model_id: str, step: int) -> None:
         """The served batch was trained by `step`."""
         served = self._served.pop(model_id, None)
-        self._books.record(Acknowledge(model_id))
+        self._books.record(Acknowledge(model_id, step))
+        self._books.settle(model_id, step - self._keep_steps)
         for group in served.groups if served is not None else ():
             self._trajectories.trained(group, step)
+
+    def held(self, model_id: str) -> list[Group]:
+        """The groups of the batch that is not acknowledged, then the ready ones."""
+        served = self._served.get(model_id)
+        return [*(served.groups if served is not None else ()), *self._ready[model_id].groups]
+
+    def reload(self, model_id: str, ready: Iterable[Group], served: Sequence[Group] = ()) -> None:
+        """After a restart or a rewind, hold what the ledger has as ready and served, and nothing else."""
+        policy = self._policies.get(model_id)
+        self._ready[model_id] = ReadyBuffer()
+        self._served.pop(model_id, None)
+        for group in ready:
+            self._ready[model_id].add(group, self._deciding_step(group, policy))
+        if served:
+            self._served[model_id] = self._batched(list(served), policy, 0.0)
+        self._drop_stale(policy)
+        self._changed.set()
 
     def fail(self, error: AstraFlowError) -> None:
         """The run is over: every trainer that asks is told why."""
@@ -192,18 +217,26 @@ class DataServing:
         groups = buffer.take(policy.batch_groups)
         self._fills(policy).served(len(buffer))
         self._books.record(Serve(tuple(group.group_id for group in groups), policy.version))
+        waited = asyncio.get_running_loop().time() - started
+        served = self._served[policy.model_id] = self._batched(groups, policy, waited)
+        return served
+
+    def _batched(self, groups: list[Group], policy: Policy, waited: float) -> Served:
         if self._mask:
             groups = [self._masked(group, policy) for group in groups]
         batch = Batch.of(groups).check()
-        waited = asyncio.get_running_loop().time() - started
         stats = {
             **self._statistics(),
             **self._buffer_stats(batch, policy),
             "timeperf/batch_wait_s": waited,
         }
         self._last_stats[policy.model_id] = stats
-        served = self._served[policy.model_id] = Served(tuple(groups), m.BatchReply(batch=batch, buffer_stats=stats))
-        return served
+        return Served(tuple(groups), m.BatchReply(batch=batch, buffer_stats=stats))
+
+    def _deciding_step(self, group: Group, policy: Policy) -> int:
+        """The step whose age decides whether a group is dropped: of its oldest token, or its newest under `mask`."""
+        steps = policy.steps.steps_of(sampled_versions(group))
+        return int(steps.max() if self._mask else steps.min())
 
     def _fills(self, policy: Policy) -> Filling:
         """The model's clock; it starts when its trainer has said how large a batch is."""
@@ -217,7 +250,7 @@ class DataServing:
             return
         self._books.record(Drop(tuple(group.group_id for group in old), DropReason.STALE))
         for group in old:
-            self.stale_deciles[self._lengths.decile(_length(group))] += 1
+            self.stale_deciles[self._lengths.decile(group_length(group))] += 1
             self._trajectories.dropped(group, DropReason.STALE)
 
     def _masked(self, group: Group, policy: Policy) -> Group:
@@ -269,6 +302,6 @@ def trajectories_with_two_versions(batch: Batch) -> int:
     return int((lowest < highest).sum())
 
 
-def _length(group: Group) -> int:
+def group_length(group: Group) -> int:
     """Sampled tokens of a group's longest trajectory."""
     return max(t.sampled for t in group.trajectories)

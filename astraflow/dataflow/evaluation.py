@@ -82,6 +82,8 @@ class EvalRound:
         tasks = list(_tasks(number, sets, first_group_id))
         self.total = len(tasks)
         self.done = 0
+        self.error: AstraFlowError | None = None
+        """Why it cannot be finished."""
         self._pending = deque(tasks)
         self._leased: dict[str, dict[str, EvalTask]] = {}
 
@@ -207,6 +209,7 @@ class Evaluation:
         observe: Callable[[Iterable[EpisodeResult]], None],
         cancel: Callable[[str, list[str]], None],
         spans: SpanLog | None = None,
+        first_group_id: int = FIRST_GROUP_ID,
     ) -> None:
         self.exclusive = exclusive
         self.last: m.EvalResults | None = None
@@ -222,7 +225,7 @@ class Evaluation:
         self._spans = spans or SpanLog(None, "dataflow")
         self._round: EvalRound | None = None
         self._rounds = 0
-        self._next_group_id = FIRST_GROUP_ID
+        self._next_group_id = first_group_id
         self._lock = asyncio.Lock()
         self._changed = Pulse()
         self._failure: AstraFlowError | None = None
@@ -267,6 +270,12 @@ class Evaluation:
         """The run is over: whoever waits for a round is told."""
         self._failure = error
         self._changed.set()
+
+    def abort(self, error: AstraFlowError) -> None:
+        """The running round's versions cannot be pulled any more: whoever waits for it is told."""
+        if self._round is not None:
+            self._round.error = error
+            self._changed.set()
 
     def assign(self) -> list[Order]:
         """Tasks for instances that serve the pinned versions, by free room."""
@@ -321,8 +330,9 @@ class Evaluation:
 
     async def _finished(self, r: EvalRound) -> None:
         while not r.finished:
-            if self._failure is not None:
-                raise self._failure
+            failure = self._failure or r.error
+            if failure is not None:
+                raise failure
             await self._changed.wait()
 
     def _waits_on(self) -> str:

@@ -4,195 +4,56 @@
                  ↘      ↘       ↘
                          dropped(reason)
 
-and never any other way. An occurrence is queued or leased as one; when its rollout ends it becomes its groups (one per
-model and agent role), and from `done` on each group moves by itself. A lease that is lost puts the occurrence back at
-the head of the queue. What has ended leaves memory and stays in the counters, which agree at every moment (LAW 30):
+and in two cases back: when a trainer is restored at an earlier step, what it was served or has trained since is ready
+again (Rewind); and what cannot be trained as it is, its tokens of an abandoned lineage, is queued again (Requeue). An
+occurrence is queued or leased as one; when its rollout ends it becomes its groups (one per model and agent role), and
+from `done` on each group moves by itself. A lease that is lost puts the occurrence back at the head of the queue. What
+has ended leaves memory, what was trained once its step is settled, and stays in the counters, which agree at every
+moment (LAW 30):
 
     issued = trained + dropped by reason + in flight
 
 Relied on by admission (credit follows `Moved`), by serving (idempotent batches) and by the pool (a dead instance's
-leases). No IO and no clock: `handle(event)` returns what moved, so a durable store needs only to write events before
-they are handled and to read them back in order. Trajectories are never in it.
+leases). No IO and no clock: `handle(event)` returns what moved, so a durable store needs only to write events and to
+read them back in order. Trajectories are never in it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Iterable
 from itertools import islice
 from typing import assert_never
 
-import msgspec
-
+from astraflow.dataflow.ledger_entries import Counters, Entry, LedgerSnapshot
+from astraflow.dataflow.ledger_events import (
+    ACCEPTED,
+    RUNNING,
+    Acknowledge,
+    Curate,
+    Drop,
+    DropReason,
+    Event,
+    Expire,
+    Finish,
+    GroupKey,
+    Issue,
+    Lease,
+    LoseLeases,
+    Moved,
+    Requeue,
+    Rewind,
+    Serve,
+    Settle,
+    State,
+)
 from astraflow.errors import InvariantError
 
-
-class State(StrEnum):
-    """Where an occurrence, or one of its groups, is."""
-
-    QUEUED = "queued"
-    """Issued; no RaaS works on it."""
-    LEASED = "leased"
-    """A RaaS has the right to work on it, until a deadline."""
-    DONE = "done"
-    """Its rollout ended; curation has not decided."""
-    READY = "ready"
-    """Worth training on; waits for a batch."""
-    SERVED = "served"
-    """In the batch of a step that is not acknowledged."""
-    TRAINED = "trained"
-    """Its batch was acknowledged. Final."""
-    DROPPED = "dropped"
-    """Ended without training, for a reason. Final."""
-
-
-RUNNING = frozenset({State.QUEUED, State.LEASED})
-ACCEPTED = frozenset({State.DONE, State.READY, State.SERVED, State.TRAINED})
-
-
-class DropReason(StrEnum):
-    """Why a group was not trained. Metrics reuse the words: `dropped/<reason>`."""
-
-    INVALID = "invalid"
-    """Fewer than min_group_size samples have a reward, or the record broke its own rules."""
-    ZERO_ADVANTAGE = "zero_advantage"
-    """All rewards are equal: no gradient."""
-    STALE = "stale"
-    """A token is older than the staleness bound at serving."""
-    LINEAGE = "lineage"
-    """A token's version is not one that this run published."""
-    REJECTED = "rejected"
-    """The workflow rejected the occurrence."""
-    FAILED = "failed"
-    """No episode gave a trajectory."""
-
-
-class GroupKey(msgspec.Struct, frozen=True):
-    """Which of an occurrence's groups: the policy and the agent role."""
-
-    model_id: str
-    agent: str = ""
-
-
-class Issue(msgspec.Struct, frozen=True, tag=True):
-    """A dataset row is asked for once; its group_id is the next one."""
-
-    prompt_id: int
-    epoch: int = 0
-
-
-class Lease(msgspec.Struct, frozen=True, tag=True):
-    """Queued occurrences go to one registration of a RaaS."""
-
-    group_ids: tuple[int, ...]
-    owner: str
-    deadline: float
-    """Time after which the lease is lost."""
-
-
-class LoseLeases(msgspec.Struct, frozen=True, tag=True):
-    """An owner gives leases back, or is gone (group_ids None: all of them)."""
-
-    owner: str
-    group_ids: tuple[int, ...] | None = None
-
-
-class Expire(msgspec.Struct, frozen=True, tag=True):
-    """Time passed: leases whose deadline is over are lost."""
-
-    now: float
-
-
-class Finish(msgspec.Struct, frozen=True, tag=True):
-    """A leased occurrence ended at its owner, as these groups. Ignored, and counted, from anybody else."""
-
-    group_id: int
-    owner: str
-    groups: tuple[GroupKey, ...]
-    drop: DropReason | None = None
-    """The reason where `groups` is empty."""
-
-
-class Curate(msgspec.Struct, frozen=True, tag=True):
-    """Curation decided on a group that is done."""
-
-    group_id: int
-    drop: DropReason | None = None
-
-
-class Drop(msgspec.Struct, frozen=True, tag=True):
-    """A ready group is not worth training on any more."""
-
-    group_ids: tuple[int, ...]
-    reason: DropReason
-
-
-class Serve(msgspec.Struct, frozen=True, tag=True):
-    """Ready groups are the batch that follows `version` of their model."""
-
-    group_ids: tuple[int, ...]
-    version: int
-
-
-class Acknowledge(msgspec.Struct, frozen=True, tag=True):
-    """A model's trainer has made a version of what it was served."""
-
-    model_id: str
-
-
-Event = Issue | Lease | LoseLeases | Expire | Finish | Curate | Drop | Serve | Acknowledge
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """One thing changed its state. An occurrence ends (after None) where its groups begin (before None)."""
-
-    group_id: int
-    before: State | None
-    after: State | None
-    model_id: str = ""
-    """Empty for an occurrence: it counts for every model."""
-    owner: str = ""
-    """Whose lease began or ended with this move."""
-    reason: DropReason | None = None
-
-
-@dataclass(slots=True)
-class Entry:
-    """One occurrence or group in flight."""
-
-    group_id: int
-    prompt_id: int
-    epoch: int
-    state: State
-    key: GroupKey | None = None
-    """None before `done`."""
-    owner: str = ""
-    deadline: float = 0.0
-    leases: int = 0
-    """How often it was leased."""
-    version: int = -1
-    """The version whose batch it was served in."""
-
-
-@dataclass
-class Counters:
-    """What LAW 30 compares."""
-
-    issued: int = 0
-    """Groups asked for; further groups of an occurrence count when it ends."""
-    trained: int = 0
-    dropped: Counter[DropReason] = field(default_factory=Counter)
-    states: Counter[State] = field(default_factory=Counter)
-    """In flight, by state."""
-    orphans: int = 0
-    """Results from somebody who held no lease: ignored."""
-    lost_leases: int = 0
-
-    @property
-    def in_flight(self) -> int:
-        return sum(self.states.values())
+__all__ = [
+    "ACCEPTED", "RUNNING", "Acknowledge", "Counters", "Curate", "Drop", "DropReason", "Entry", "Event", "Expire",
+    "Finish", "GroupKey", "Issue", "Lease", "Ledger", "LedgerSnapshot", "LoseLeases", "Moved", "Requeue", "Rewind",
+    "Serve", "Settle", "State",
+]  # fmt: skip
 
 
 class Ledger:
@@ -206,6 +67,45 @@ class Ledger:
         self._queue: OrderedDict[int, None] = OrderedDict()
         self._leased: dict[str, set[int]] = {}
         self._served: dict[str, list[int]] = {}
+        # model → step → what it trained, as long as that can be taken back
+        self._retained: dict[str, dict[int, list[Entry]]] = {}
+
+    @classmethod
+    def restored(cls, snapshot: LedgerSnapshot) -> Ledger:
+        """The ledger that a snapshot was taken of."""
+        ledger = cls(snapshot.next_group_id)
+        ledger._entries = {entry.group_id: entry for entry in snapshot.entries}
+        ledger._queue = OrderedDict.fromkeys(snapshot.queue)
+        for entry in snapshot.entries:
+            if entry.state is State.LEASED:
+                ledger._leased.setdefault(entry.owner, set()).add(entry.group_id)
+        ledger._served = dict(snapshot.served)
+        ledger._retained = snapshot.retained
+        c = ledger.counters
+        c.trained, c.dropped = snapshot.trained, Counter(snapshot.dropped)
+        c.states = Counter(entry.state for entry in snapshot.entries)
+        c.issued = c.trained + c.dropped.total() + len(snapshot.entries)
+        c.orphans, c.lost_leases, c.rewound, c.asked = (
+            snapshot.orphans, snapshot.lost_leases, snapshot.rewound, snapshot.asked,
+        )  # fmt: skip
+        return ledger
+
+    def snapshot(self) -> LedgerSnapshot:
+        """All that `restored` needs."""
+        c = self.counters
+        return LedgerSnapshot(
+            next_group_id=self._next,
+            trained=c.trained,
+            dropped=dict(c.dropped),
+            orphans=c.orphans,
+            lost_leases=c.lost_leases,
+            rewound=c.rewound,
+            asked=c.asked,
+            entries=list(self._entries.values()),
+            queue=list(self._queue),
+            served=self._served,
+            retained=self._retained,
+        )
 
     def handle(self, event: Event) -> list[Moved]:
         """Apply one event; InvariantError, and nothing changed, if it is against the states."""
@@ -238,6 +138,15 @@ class Ledger:
                 return self._serve(event)
             case Acknowledge():
                 return self._acknowledge(event)
+            case Rewind():
+                return self._rewind(event)
+            case Requeue():
+                return self._again(event)
+            case Settle():
+                steps = self._retained.get(event.model_id, {})
+                for step in [step for step in steps if step <= event.step]:
+                    del steps[step]
+                return []
             case _:
                 assert_never(event)
 
@@ -248,6 +157,26 @@ class Ledger:
     def queued(self, most: int) -> list[int]:
         """The next occurrences to lease, in order."""
         return list(islice(self._queue, most))
+
+    @property
+    def owners(self) -> list[str]:
+        """Who holds leases."""
+        return list(self._leased)
+
+    def served(self, model_id: str) -> list[int]:
+        """The groups of the batch that waits for acknowledgement, in order."""
+        return list(self._served.get(model_id, ()))
+
+    def trained(self, model_id: str, after: int = -1, up_to: int | None = None) -> list[int]:
+        """Groups that steps after `after`, up to `up_to`, trained and that are not settled, in order."""
+        steps = self._retained.get(model_id, {})
+        chosen = [step for step in sorted(steps) if after < step and (up_to is None or step <= up_to)]
+        return [entry.group_id for step in chosen for entry in steps[step]]
+
+    def groups(self, state: State, model_id: str) -> list[int]:
+        """A model's groups in a state from done on, in order of issue."""
+        entries = self._entries.values()
+        return [e.group_id for e in entries if e.state is state and e.key is not None and e.key.model_id == model_id]
 
     def leased_to(self, owner: str) -> int:
         """Leases that an owner holds."""
@@ -265,6 +194,9 @@ class Ledger:
             == {(g, e.owner) for g, e in self._entries.items() if e.state is State.LEASED},
             "served": sorted(g for served in self._served.values() for g in served)
             == sorted(g for g, e in self._entries.items() if e.state is State.SERVED),
+            "nothing is both in flight and trained": not any(
+                e.group_id in self._entries for steps in self._retained.values() for t in steps.values() for e in t
+            ),
             "groups have a model from done on": all(
                 (e.key is None) == (e.state in RUNNING) for e in self._entries.values()
             ),
@@ -275,6 +207,7 @@ class Ledger:
 
     def _issue(self, event: Issue) -> Moved:
         entry = self._add(event.prompt_id, event.epoch, State.QUEUED)
+        self.counters.asked += 1
         self._queue[entry.group_id] = None
         return Moved(entry.group_id, None, State.QUEUED)
 
@@ -300,15 +233,20 @@ class Ledger:
 
     def _requeue(self, group_ids: set[int] | list[int]) -> list[Moved]:
         moved = []
-        # the newest first, so that the oldest ends up at the head
-        for group_id in sorted(group_ids, reverse=True):
+        lost = sorted(group_ids)
+        for group_id in lost:
             entry = self._entries[group_id]
             owner = self._end_lease(entry)
-            self._queue[group_id] = None
-            self._queue.move_to_end(group_id, last=False)
             self.counters.lost_leases += 1
             moved.append(self._move(entry, State.QUEUED, owner=owner))
+        self._to_head(lost)
         return moved
+
+    def _to_head(self, group_ids: Iterable[int]) -> None:
+        # the newest first, so that the oldest ends up at the head
+        for group_id in sorted(group_ids, reverse=True):
+            self._queue[group_id] = None
+            self._queue.move_to_end(group_id, last=False)
 
     def _finish(self, event: Finish) -> list[Moved]:
         entry = self._entries.get(event.group_id)
@@ -317,6 +255,8 @@ class Ledger:
             return []
         if not event.groups and event.drop is None:
             raise InvariantError(f"group {event.group_id} ended without groups and without a reason")
+        if event.groups and entry.only is not None and event.groups != (entry.only,):
+            raise InvariantError(f"group {event.group_id} runs again for {entry.only}, ended as {event.groups}")
         owner = self._end_lease(entry)
         if not event.groups:
             return [self._drop(event.group_id, event.drop, owner)]
@@ -324,9 +264,11 @@ class Ledger:
         self.counters.states[State.LEASED] -= 1
         self.counters.states[State.DONE] += 1
         entry.state, entry.key = State.DONE, event.groups[0]
+        entry.shared = entry.shared or len(event.groups) > 1
         moved.append(Moved(entry.group_id, None, State.DONE, entry.key.model_id))
         for key in event.groups[1:]:
             further = self._add(entry.prompt_id, entry.epoch, State.DONE, key)
+            further.shared = True
             moved.append(Moved(further.group_id, None, State.DONE, key.model_id))
         return moved
 
@@ -364,11 +306,40 @@ class Ledger:
 
     def _acknowledge(self, event: Acknowledge) -> list[Moved]:
         group_ids = self._served.pop(event.model_id, [])
-        for group_id in group_ids:
-            del self._entries[group_id]
+        entries = [self._entries.pop(group_id) for group_id in group_ids]
+        if event.step >= 0 and entries:
+            self._retained.setdefault(event.model_id, {})[event.step] = entries
+        for entry in entries:
+            entry.state = State.TRAINED
         self.counters.states[State.SERVED] -= len(group_ids)
         self.counters.trained += len(group_ids)
         return [Moved(group_id, State.SERVED, State.TRAINED, event.model_id) for group_id in group_ids]
+
+    def _rewind(self, event: Rewind) -> list[Moved]:
+        steps = self._retained.get(event.model_id, {})
+        trained = [entry for step in sorted(steps) if step > event.step for entry in steps.pop(step)]
+        self.counters.trained -= len(trained)
+        self.counters.rewound += len(trained)
+        self.counters.states[State.TRAINED] += len(trained)
+        self._entries.update((entry.group_id, entry) for entry in trained)
+        served = self._served.pop(event.model_id, [])
+        return [self._ready(group_id) for group_id in (*(entry.group_id for entry in trained), *served)]
+
+    def _again(self, event: Requeue) -> list[Moved]:
+        self._expect(event.group_ids, State.DONE, State.READY)
+        moved = []
+        for group_id in event.group_ids:
+            entry = self._entries[group_id]
+            assert entry.key is not None
+            moved.append(Moved(group_id, entry.state, None, entry.key.model_id))
+            self.counters.states[entry.state] -= 1
+            self.counters.states[State.QUEUED] += 1
+            # the occurrence's other groups, where it had any, go their own way: it runs for this one alone
+            entry.only = entry.key if entry.shared else None
+            entry.state, entry.key = State.QUEUED, None
+            moved.append(Moved(group_id, None, State.QUEUED))
+        self._to_head(event.group_ids)
+        return moved
 
     def _move(self, entry: Entry, after: State, owner: str = "") -> Moved:
         before, entry.state = entry.state, after
@@ -380,11 +351,11 @@ class Ledger:
         key = self._entries[group_id].key
         return key.model_id if key else ""
 
-    def _expect(self, group_ids: tuple[int, ...], state: State) -> None:
+    def _expect(self, group_ids: tuple[int, ...], *states: State) -> None:
         if len(set(group_ids)) != len(group_ids):
             raise InvariantError(f"groups {group_ids} are named twice in one event")
         for group_id in group_ids:
             entry = self._entries.get(group_id)
-            if entry is None or entry.state is not state:
+            if entry is None or entry.state not in states:
                 found = "unknown or ended" if entry is None else entry.state
-                raise InvariantError(f"group {group_id} is {found}, expected {state}")
+                raise InvariantError(f"group {group_id} is {found}, expected {' or '.join(states)}")

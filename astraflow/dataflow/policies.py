@@ -64,6 +64,22 @@ class PublishedVersions:
     def unpin(self) -> None:
         self._pinned = {}
 
+    def forget(self, model_id: str) -> None:
+        """Its sender is gone: nothing is wanted until the next version is announced."""
+        self._by_model[model_id] = {}
+        self._pinned.pop(model_id, None)
+
+
+class PolicySnapshot(msgspec.Struct, frozen=True):
+    """What a policy is restored from, with the manifest of its current version."""
+
+    model_id: str
+    ready: ReadyRequest | None
+    steps: list[int]
+    highest: int
+    current: int
+    """Version number; -1 for none."""
+
 
 @dataclass
 class Policy:
@@ -77,6 +93,8 @@ class Policy:
     steps: VersionSteps = field(default_factory=VersionSteps)
     current: Published | None = None
     ready: ReadyRequest | None = None
+    highest: int = -1
+    """The highest number seen, of any lineage: the next one is above it."""
 
     @property
     def step(self) -> int:
@@ -123,26 +141,57 @@ class Policies:
     def make_ready(self, request: ReadyRequest) -> int:
         """Register a trainer; returns the number of the next version it will publish.
 
-        ConflictError where another trainer of that model is registered; CallerError for a batch size that groups do not
-        divide or a manifest that does not belong.
+        A recovered trainer takes the place of the one before; otherwise ConflictError where another is registered.
+        CallerError for a batch size that groups do not divide or a manifest that does not belong.
         """
         policy = self.get(request.model_id)
-        if policy.ready is not None and policy.ready != request:
+        recovering = request.recovered_step is not None
+        if policy.ready is not None and policy.ready != request and not recovering:
             raise ConflictError(f"another trainer of '{request.model_id}' is registered; nothing was changed")
         if request.train_batch_size < 1 or request.train_batch_size % policy.n_samples:
             raise CallerError(
                 f"train_batch_size {request.train_batch_size} is not a multiple of n_samples {policy.n_samples}"
             )
-        recovering = request.recovered_step is not None
         if recovering == (request.manifest is not None):
             raise CallerError("a fresh trainer gives the manifest of version 0, a recovered one a step and no manifest")
         if request.manifest is not None:
             _fits(request.manifest, request.model_id, 0)
         if request.recovered_version < 0 or (request.recovered_step or 0) < 0:
             raise CallerError("recovered_version and recovered_step cannot be negative")
+        if policy.ready != request:
+            self.replay_ready(request)
+        return max(policy.highest, 0) + 1
+
+    def replay_ready(self, request: ReadyRequest) -> None:
+        """A trainer registered, now or as the log says. A restored one abandons the versions of later steps."""
+        policy = self.get(request.model_id)
         policy.ready = request
         policy.batch_groups = request.train_batch_size // policy.n_samples
-        return max(request.recovered_version, policy.version, 0) + 1
+        if request.recovered_step is not None:
+            policy.steps.abandon(request.recovered_step)
+            policy.highest = max(policy.highest, request.recovered_version)
+            policy.current = None
+
+    def replay_announced(self, model_id: str, version: int, step: int, current: Published | None) -> None:
+        """A version became current, now or as the log says; `current` has its manifest, where it is the newest."""
+        policy = self.get(model_id)
+        policy.current = current
+        policy.highest = version
+        policy.steps.publish(version, step)
+
+    def snapshot(self) -> list[PolicySnapshot]:
+        """All that `restore` needs, but for manifests."""
+        return [PolicySnapshot(p.model_id, p.ready, p.steps.listed(), p.highest, p.version) for p in self.all]
+
+    def restore(self, snapshot: PolicySnapshot, published: Published | None) -> None:
+        """Put a policy back; `published` is its current version."""
+        policy = self.get(snapshot.model_id)
+        if snapshot.ready is not None:
+            policy.ready = snapshot.ready
+            policy.batch_groups = snapshot.ready.train_batch_size // policy.n_samples
+        # in place: curation and serving hold the same steps
+        policy.steps.restore(snapshot.steps)
+        policy.highest, policy.current = snapshot.highest, published
 
     def announce(self, request: NotifyVersionRequest, *, served: bool) -> Published | None:
         """Make a version current; None where it is current already (a retry).
@@ -166,16 +215,14 @@ class Policies:
             raise CallerError(f"version {request.version} of '{request.model_id}' has no manifest")
         _fits(manifest, request.model_id, request.version)
         assert policy.ready is not None
-        policy.current = Published(
-            request.model_id, request.version, request.step, policy.ready.sender_endpoint, manifest
-        )
-        policy.steps.publish(request.version, request.step)
-        return policy.current
+        published = Published(request.model_id, request.version, request.step, policy.ready.sender_endpoint, manifest)
+        self.replay_announced(request.model_id, request.version, request.step, published)
+        return published
 
     def _follows(self, policy: Policy, request: NotifyVersionRequest, served: bool) -> None:
         name = f"'{policy.model_id}'"
-        if request.version <= policy.version:
-            raise ConflictError(f"version {request.version} of {name} goes back: {policy.version} is current")
+        if request.version <= policy.highest:
+            raise ConflictError(f"version {request.version} of {name} goes back: {policy.highest} is current")
         if request.step not in (policy.step, policy.step + 1):
             raise ConflictError(f"step {request.step} of {name} does not follow step {policy.step}")
         if request.step == policy.step + 1 and not served:

@@ -88,14 +88,19 @@ class RaaSLinks:
         clock: Callable[[], float],
         refused: Callable[[AstraFlowError], None],
         broken: Callable[[BaseException], None],
+        durable: Callable[[], Awaitable[None]],
     ) -> None:
-        """connect: url → client. refused: a RaaS cannot run our workflows. broken: a bug ended a loop."""
+        """connect: url → client. refused: a RaaS cannot run our workflows. broken: a bug ended a loop.
+
+        durable: returns when the ledger keeps what was recorded; orders and acknowledgements wait for it.
+        """
         self.pool = pool
         self.desks = desks
         self.workflows = tuple(workflows)
         self.wake = wake
         self.clock = clock
         self.refused = refused
+        self.durable = durable
         self._connect = connect
         self._broken = broken
         self._links: dict[str, tuple[RaaSLink, asyncio.Task[None]]] = {}
@@ -236,6 +241,7 @@ class RaaSLink:
                 tasks=list(order.tasks), workflow_id=order.workflow_id, lane=order.lane, version=order.version
             )
             ids = [task.task_id for task in order.tasks]
+            await self._links.durable()
             try:
                 accepted = await self._once(self._client.submit(request))
                 refused = {a.task_id: a.reason for a in accepted if not a.accepted}
@@ -264,6 +270,7 @@ class RaaSLink:
             desk.results(self._key, items)
             self._pool.heard(self._key, self._links.clock())
             self._links.wake.set()
+            await self._links.durable()
 
     async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call until it succeeds or the instance is dead. CallerError is an answer: it passes."""

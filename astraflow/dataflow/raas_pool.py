@@ -252,6 +252,12 @@ class RaaSPool:
         instance.verified[model_id] = published
         return True
 
+    def recovering(self, model_id: str) -> None:
+        """A model's trainer was restored: work goes only to who serves, verified, what it announces next."""
+        self.versions.forget(model_id)
+        for instance in self._by_key.values():
+            instance.verified.pop(model_id, None)
+
     # ---- routing ---------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> Instance | None:

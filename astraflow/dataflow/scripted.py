@@ -20,6 +20,7 @@ from astraflow.core.protocol import messages as m
 from astraflow.dataflow.app import create_app
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.service import AstraFlow
+from astraflow.dataflow.store import LedgerStore
 from astraflow.dataflow.trajectory_log import TrajectoryLog
 from astraflow.errors import ConflictError, PeerError
 
@@ -234,6 +235,18 @@ class ScriptedTrainer:
         self._batch_size = batch_size
         self._model_id = model_id
 
+    async def recover(self, step: int, version: int = 0) -> m.NotifyVersionReply:
+        """Come back at a step, as a trainer that was started again, and announce its weights under a new number."""
+        request = m.ReadyRequest(
+            train_batch_size=self._batch_size,
+            sender_endpoint="127.0.0.1:2",
+            model_id=self._model_id,
+            recovered_version=version,
+            recovered_step=step,
+        )
+        self.version, self.step = (await self._client.ready(request)).next_version, step
+        return await self.announce()
+
     async def begin(self, run_eval: bool = False) -> m.NotifyVersionReply:
         """Call /ready and announce version 0."""
         request = m.ReadyRequest(
@@ -295,10 +308,16 @@ class Rehearsal:
         rows: Sequence[Row] | None = None,
         eval_rows: Mapping[str, Sequence[Row]] | None = None,
         trajectories: TrajectoryLog | None = None,
+        store: LedgerStore | None = None,
     ) -> None:
         self.raas: dict[str, RaaSPeer] = {}
         self.service = AstraFlow(
-            settings, rows or example_rows(50), eval_rows or {}, self._connect, trajectories or TrajectoryLog(None)
+            settings,
+            rows or example_rows(50),
+            eval_rows or {},
+            self._connect,
+            trajectories or TrajectoryLog(None),
+            store=store,
         )
         self.app = create_app(self.service, self.TOKEN)
         self.client = DataflowClient("http://dataflow", self.TOKEN, transport=in_process(self.app))

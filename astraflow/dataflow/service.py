@@ -7,6 +7,8 @@
     raas_pool, links  the live RaaS, and the loops that talk to them
     evaluation        rounds at a pinned version
     announcements     the version barrier of several models
+    journal           what of this outlives the process
+    recovery          going on after a death, of this process or of a trainer
 
 Two loops of its own; all else happens inside the call that causes it:
 
@@ -35,17 +37,20 @@ from astraflow.dataflow.curation import Curator, FailureStreak
 from astraflow.dataflow.data_acquisition import DataAcquisition, Flow
 from astraflow.dataflow.data_serving import DataServing
 from astraflow.dataflow.evaluation import Evaluation
-from astraflow.dataflow.ledger import Ledger
+from astraflow.dataflow.journal import Durable
+from astraflow.dataflow.past import Past
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_link import RaaSLinks
 from astraflow.dataflow.raas_pool import Health, RaaSPool
-from astraflow.dataflow.staleness import Admission
+from astraflow.dataflow.records import TrainerReady
+from astraflow.dataflow.recovery import Recovery
 from astraflow.dataflow.statistics import RolloutStatistics, standing
 from astraflow.dataflow.status import StatusBoard
+from astraflow.dataflow.store import LedgerStore
 from astraflow.dataflow.trajectory_log import TrajectoryLog
 from astraflow.dataflow.waiting import Waits
 from astraflow.dataflow.workflows import eval_sets, samples_per_group, workflow_requests
-from astraflow.errors import AstraFlowError, DeadlineError, InvariantError, WorkflowError
+from astraflow.errors import AstraFlowError, ConflictError, DeadlineError, InvariantError, WorkflowError
 
 log = logging.getLogger(__name__)
 
@@ -69,26 +74,33 @@ class AstraFlow:
         *,
         clock: Callable[[], float] = time.monotonic,
         spans: SpanLog | None = None,
+        store: LedgerStore | None = None,
     ) -> None:
-        """rows: the rollout dataset's; eval_rows: by name of eval_datasets. connect: a RaaS's url → its client."""
+        """rows: the rollout dataset's; eval_rows: by name of eval_datasets. connect: a RaaS's url → its client.
+
+        store: where the ledger is kept, and continued from; None: it ends with this process.
+        """
         config = settings.dataflow
         n_samples = samples_per_group(settings)
         self.stopping = asyncio.Event()
         self.error: AstraFlowError | None = None
         self.policies = Policies(n_samples)
         self.pool = RaaSPool(list(n_samples))
-        self.books = Books(Ledger(), self.pool)
+        past = Past.of(store, settings, len(rows))
+        self.journal = Durable(store) if store is not None else None
+        self.books = Books(past.replay(self.policies), self.pool, self.journal)
         self.waits = Waits()
         self.statistics = RolloutStatistics(clock)
         self.trajectories = trajectories
         self.announcements = Announcements(config.barrier_timeout_s, self.waits, clock)
         self._clock = clock
+        self._first_eval_id = past.first_eval_id
         self._spans = spans or SpanLog(None, "dataflow")
         self._wake = asyncio.Event()
         self._streak = FailureStreak(config.max_failure_streak)
         self._max_staleness = config.buffer.max_staleness
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.serving = self._make_serving(config.buffer)
+        self.serving = self._make_serving(config.buffer, config.ledger.keep_steps)
         self.acquisition = self._make_acquisition(settings, rows)
         self.evaluation = self._make_evaluation(settings, eval_rows)
         self.links = RaaSLinks(
@@ -100,6 +112,16 @@ class AstraFlow:
             clock=clock,
             refused=self._refused,
             broken=self._broken,
+            durable=self.books.journal.durable,
+        )
+        self.recovery = Recovery(
+            self.policies,
+            self.books,
+            self.serving,
+            self.pool,
+            self.announcements.barrier,
+            self.acquisition.cursor,
+            self._max_staleness,
         )
         self.board = StatusBoard(
             self.policies,
@@ -112,8 +134,9 @@ class AstraFlow:
             self._max_staleness,
             clock,
         )
+        self.recovery.restart(past.read)
 
-    def _make_serving(self, buffer: BufferConfig) -> DataServing:
+    def _make_serving(self, buffer: BufferConfig, keep_steps: int) -> DataServing:
         def statistics() -> dict[str, float]:
             return {**standing(self.books, self.pool, self.policies), **self.statistics.take()}
 
@@ -124,6 +147,7 @@ class AstraFlow:
             self.waits,
             max_staleness=buffer.max_staleness,
             mask=buffer.stale_policy == "mask",
+            keep_steps=keep_steps,
             statistics=statistics,
             lacking=lambda: self.board.lacking(),
             spans=self._spans,
@@ -161,6 +185,7 @@ class AstraFlow:
             versions_changed=lambda: self.links.news(),
             observe=self._observe,
             cancel=self._cancel,
+            first_group_id=self._first_eval_id,
             spans=self._spans,
         )
 
@@ -168,6 +193,8 @@ class AstraFlow:
 
     def start(self) -> None:
         """Start the loops."""
+        if self.journal is not None:
+            self._spawn(self.journal.run())
         self._spawn(self._dispatch_loop())
         self._spawn(self._clock_loop())
 
@@ -180,6 +207,9 @@ class AstraFlow:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.links.stop()
+        if self.journal is not None:
+            await self.journal.close()
+            self.journal = None
 
     def fail(self, error: AstraFlowError) -> None:
         """The run cannot go on: log why, tell who waits, and ask the program to stop. The first reason stands."""
@@ -223,24 +253,43 @@ class AstraFlow:
                 log.error("RaaS %s is dead: no sign of life; its work goes back to the queue", key)
                 self.links.close(key)
             self.acquisition.expire()
+            self.recovery.snapshot_if_due()
             self._wake.set()
 
     # ---- trainers --------------------------------------------------------------------------------------------------
 
     async def ready(self, request: m.ReadyRequest) -> m.ReadyReply:
-        """A trainer is ready; its credit counts from now on."""
-        known = self.policies.get(request.model_id).ready is not None
-        next_version = self.policies.make_ready(request)
+        """A trainer is ready, or back; its credit counts from now on."""
         policy = self.policies.get(request.model_id)
-        if not known:
-            admission = Admission(policy.batch_groups, self._max_staleness, request.recovered_step or 0)
-            self.books.admit(policy.model_id, admission)
-            self.announcements.barrier.join(policy.model_id)
+        before = policy.ready
+        next_version = self.policies.make_ready(request)
+        if request != before:
+            self.books.journal.append(TrainerReady(request))
+            if before is not None or request.recovered_step is not None:
+                self.evaluation.abort(ConflictError(f"the trainer of {policy.model_id} was started again"))
+                await self.recovery.rewind(request)
+            else:
+                self.recovery.admit(policy.model_id)
             log.info("trainer of %s is ready: %d groups a step", policy.model_id, policy.batch_groups)
+        await self.books.journal.durable()
         return m.ReadyReply(next_version=next_version)
 
     async def batch(self, request: m.BatchRequest) -> m.BatchReply:
-        return await self.serving.batch(request)
+        reply = await self.serving.batch(request)
+        await self.books.journal.durable()
+        return reply
+
+    async def save_buffer(self, request: m.SaveBufferRequest) -> m.Ok:
+        """Make a consistent cut durable. A trainer that names itself, or the only one, never goes back of its step."""
+        trained = [policy for policy in self.policies.all if request.model_id in (policy.model_id, None)]
+        if request.model_id is not None:
+            self.policies.trained(request.model_id)
+        if len(trained) == 1:
+            step = trained[0].step if request.step is None else min(request.step, trained[0].step)
+            self.books.settle(trained[0].model_id, step)
+        self.recovery.snapshot()
+        await self.books.journal.durable()
+        return m.Ok()
 
     async def notify_version(self, request: m.NotifyVersionRequest) -> m.NotifyVersionReply:
         """Acknowledge the batch before it, make the version current, start its pull; evaluate where asked to."""
@@ -249,6 +298,7 @@ class AstraFlow:
         served = self.serving.has_served(request.model_id)
         published = self.policies.announce(request, served=served)
         if published is not None:
+            self.recovery.announced(published)
             if published.step > before:
                 self.serving.acknowledge(request.model_id, published.step)
                 self.books.admissions[request.model_id].advance(published.step)
@@ -259,10 +309,12 @@ class AstraFlow:
             self._spawn(asyncio.to_thread(self.trajectories.collect()))
             # no other await up to the evaluation: an exclusive one begins before anything new is issued
             await self.announcements.wait(request.model_id, request.version)
-        if not request.run_eval:
-            return m.NotifyVersionReply()
-        versions = [policy.current for policy in self.policies.all if policy.current is not None]
-        return m.NotifyVersionReply(eval_results=await self.evaluation.run(versions))
+        results = None
+        if request.run_eval:
+            versions = [policy.current for policy in self.policies.all if policy.current is not None]
+            results = await self.evaluation.run(versions)
+        await self.books.journal.durable()
+        return m.NotifyVersionReply(eval_results=results)
 
     # ---- RaaS ------------------------------------------------------------------------------------------------------
 

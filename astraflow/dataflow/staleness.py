@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, deque
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -22,6 +23,9 @@ import numpy as np
 from astraflow.core.data import Group, Trajectory, Turn
 from astraflow.dataflow.ledger import ACCEPTED, RUNNING, Moved, State
 from astraflow.errors import InvariantError
+
+UNKNOWN, ABANDONED = -1, -2
+"""Instead of a step: the number was never published; a recovery left its lineage behind."""
 
 
 def capacity(max_concurrent: int, batch: int, max_staleness: int, step: int, *, running: int, accepted: int) -> int:
@@ -39,12 +43,12 @@ def capacity(max_concurrent: int, batch: int, max_staleness: int, step: int, *, 
 class Admission:
     """One model's credit, owned here and nowhere else: it follows what moves in the ledger."""
 
-    def __init__(self, batch: int, max_staleness: int, step: int = 0, held: int = 0) -> None:
-        """`step` and `held` restore: v, and the groups that are done, ready or served already."""
+    def __init__(self, batch: int, max_staleness: int, step: int = 0, held: int = 0, running: int = 0) -> None:
+        """The last three restore: v, the groups that are done, ready or served already, and what is queued."""
         self.batch = batch
         self.max_staleness = max_staleness
         self.step = step
-        self.running = 0
+        self.running = running
         self.accepted = step * batch + held
 
     def moved(self, moved: Moved) -> None:
@@ -84,11 +88,29 @@ class VersionSteps:
     def __init__(self) -> None:
         self._steps = np.empty(0, np.int64)
 
+    def restore(self, steps: Sequence[int]) -> None:
+        """Take over what `listed` returned."""
+        self._steps = np.array(steps, np.int64)
+
+    def listed(self) -> list[int]:
+        """The step of each number; negative where there is none."""
+        steps: list[int] = self._steps.tolist()
+        return steps
+
+    def abandon(self, after_step: int) -> None:
+        """A trainer was restored at a step: versions made by later ones are of an abandoned lineage."""
+        self._steps[self._steps > after_step] = ABANDONED
+
+    def abandoned(self, versions: np.ndarray) -> bool:
+        """Is one of these versions of an abandoned lineage?"""
+        known = versions[(versions >= 0) & (versions < len(self._steps))]
+        return bool((self._steps[known] == ABANDONED).any())
+
     def publish(self, version: int, step: int) -> None:
         """Remember a version; numbers and steps never go back."""
         if version < len(self._steps):
             raise InvariantError(f"version {version} is not newer than {len(self._steps) - 1}")
-        gap = np.full(version - len(self._steps), -1, np.int64)
+        gap = np.full(version - len(self._steps), UNKNOWN, np.int64)
         self._steps = np.concatenate([self._steps, gap, [step]])
 
     @property
@@ -102,9 +124,9 @@ class VersionSteps:
         return None if step < 0 else step
 
     def steps_of(self, versions: np.ndarray) -> np.ndarray:
-        """int64, the step of each version; -1 where it was never published."""
+        """int64, the step of each version; negative where it is of no step of this lineage."""
         known = (versions >= 0) & (versions < len(self._steps))
-        steps = np.full(versions.shape, -1, np.int64)
+        steps = np.full(versions.shape, UNKNOWN, np.int64)
         steps[known] = self._steps[versions[known]]
         return steps
 

@@ -9,6 +9,8 @@ logs/<process>.log          its stderr and stdout
 metrics.jsonl               one line a training step
 spans.jsonl                 timed intervals
 trajectories/               sampled trajectories
+ledger/                     what became of every prompt occurrence; Dataflow continues from it
+recover/<model_id>/         what a trainer continues from
 checkpoints/step_%06d/      Hugging Face layout
 summary.json                the run in a few numbers
 report.html                 the run drawn, in one file that needs no network
@@ -85,6 +87,14 @@ class RunDirectory:
     @property
     def report(self) -> Path:
         return self.root / "report.html"
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / "ledger"
+
+    def recover(self, model_id: str) -> Path:
+        """Where a model's trainer keeps what it continues from."""
+        return self.root / "recover" / _checked(model_id)
 
     @property
     def checkpoints(self) -> Path:

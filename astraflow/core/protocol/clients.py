@@ -41,6 +41,9 @@ class DataflowClient(_Client):
     async def notify_version(self, request: m.NotifyVersionRequest, timeout: float = 900.0) -> m.NotifyVersionReply:
         return await self.peer.post("/notify_version", request, m.NotifyVersionReply, timeout=timeout)
 
+    async def save_buffer(self, model_id: str | None = None, step: int | None = None) -> m.Ok:
+        return await self.peer.post("/save_buffer", m.SaveBufferRequest(model_id=model_id, step=step), m.Ok)
+
     async def register_raas(self, request: m.RegisterRaaSRequest) -> m.RegisterRaaSReply:
         return await self.peer.post("/register_raas", request, m.RegisterRaaSReply)
 

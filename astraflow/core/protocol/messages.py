@@ -85,6 +85,15 @@ class NotifyVersionRequest(Request, frozen=True, kw_only=True):
     manifest: Manifest | None = None
 
 
+class SaveBufferRequest(Request, frozen=True, kw_only=True):
+    """A cut of ledger, buffer and cursor is to be durable, now that a trainer's checkpoint is."""
+
+    model_id: str | None = None
+    """Whose; without it the only model's."""
+    step: int | None = None
+    """The checkpoint's; what earlier steps trained is never taken back. None: the last announced."""
+
+
 class EvalDatasetResult(
     Reply,
     frozen=True,
@@ -349,7 +358,11 @@ class TransferReply(Reply, frozen=True, kw_only=True):
     mode: str = "full"
     bytes: int = 0
     offset: int = 0
-    """First byte of the version in the shared segment (shm)."""
+    """First byte of the version in the shared segment (shm) or file (disk)."""
+    path: str | None = None
+    """Where the bytes lie, if not in the segment of the registration: a delta (shm), a version's file (disk)."""
+    digest: str = ""
+    """xxh3-128 of the delta file; empty for a full version, whose manifest says it."""
     ticket: str = ""
     """Names the transfer on the bulk streams (tcp)."""
     fallback: str | None = None

@@ -1,0 +1,71 @@
+"""What a ledger keeps: an entry for each thing in flight, counters for what has ended, and a snapshot of all of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import msgspec
+
+from astraflow.dataflow.ledger_events import DropReason, GroupKey, State
+
+
+class Entry(msgspec.Struct):
+    """One occurrence or group in flight."""
+
+    group_id: int
+    prompt_id: int
+    epoch: int
+    state: State
+    key: GroupKey | None = None
+    """None before `done`."""
+    owner: str = ""
+    deadline: float = 0.0
+    leases: int = 0
+    """How often it was leased."""
+    version: int = -1
+    """The version whose batch it was served in."""
+    shared: bool = False
+    """Its occurrence gave other groups too."""
+    only: GroupKey | None = None
+    """Where set, the occurrence runs again for this group alone."""
+
+
+@dataclass
+class Counters:
+    """What LAW 30 compares."""
+
+    issued: int = 0
+    """Groups asked for; further groups of an occurrence count when it ends."""
+    trained: int = 0
+    """In the surviving lineage."""
+    dropped: Counter[DropReason] = field(default_factory=Counter)
+    states: Counter[State] = field(default_factory=Counter)
+    """In flight, by state."""
+    orphans: int = 0
+    """Results from somebody who held no lease: ignored."""
+    lost_leases: int = 0
+    rewound: int = 0
+    """Groups that were trained in a lineage which was left behind."""
+    asked: int = 0
+    """Occurrences issued: where the dataset's cursor is."""
+
+    @property
+    def in_flight(self) -> int:
+        return sum(self.states.values())
+
+
+class LedgerSnapshot(msgspec.Struct, frozen=True):
+    """All of a ledger. The entries are its own: encode it before the next event."""
+
+    next_group_id: int
+    trained: int
+    dropped: dict[DropReason, int]
+    orphans: int
+    lost_leases: int
+    rewound: int
+    asked: int
+    entries: list[Entry]
+    queue: list[int]
+    served: dict[str, list[int]]
+    retained: dict[str, dict[int, list[Entry]]]

@@ -1,0 +1,165 @@
+"""What the ledger speaks of: states, reasons, the events that change them and the moves that follow.
+
+Events are all that a durable log holds (see `journal`): plain tagged structs, small, without trajectories.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+
+class State(StrEnum):
+    """Where an occurrence, or one of its groups, is."""
+
+    QUEUED = "queued"
+    """Issued; no RaaS works on it."""
+    LEASED = "leased"
+    """A RaaS has the right to work on it, until a deadline."""
+    DONE = "done"
+    """Its rollout ended; curation has not decided."""
+    READY = "ready"
+    """Worth training on; waits for a batch."""
+    SERVED = "served"
+    """In the batch of a step that is not acknowledged."""
+    TRAINED = "trained"
+    """Its batch was acknowledged. Final."""
+    DROPPED = "dropped"
+    """Ended without training, for a reason. Final."""
+
+
+RUNNING = frozenset({State.QUEUED, State.LEASED})
+ACCEPTED = frozenset({State.DONE, State.READY, State.SERVED, State.TRAINED})
+
+
+class DropReason(StrEnum):
+    """Why a group was not trained. Metrics reuse the words: `dropped/<reason>`."""
+
+    INVALID = "invalid"
+    """Fewer than min_group_size samples have a reward, or the record broke its own rules."""
+    ZERO_ADVANTAGE = "zero_advantage"
+    """All rewards are equal: no gradient."""
+    STALE = "stale"
+    """A token is older than the staleness bound at serving."""
+    LINEAGE = "lineage"
+    """A token's version is not one that this run published, or that a recovery left behind."""
+    REJECTED = "rejected"
+    """The workflow rejected the occurrence."""
+    FAILED = "failed"
+    """No episode gave a trajectory."""
+
+
+class GroupKey(msgspec.Struct, frozen=True):
+    """Which of an occurrence's groups: the policy and the agent role."""
+
+    model_id: str
+    agent: str = ""
+
+
+class Issue(msgspec.Struct, frozen=True, tag=True):
+    """A dataset row is asked for once; its group_id is the next one."""
+
+    prompt_id: int
+    epoch: int = 0
+
+
+class Lease(msgspec.Struct, frozen=True, tag=True):
+    """Queued occurrences go to one registration of a RaaS."""
+
+    group_ids: tuple[int, ...]
+    owner: str
+    deadline: float
+    """Time after which the lease is lost."""
+
+
+class LoseLeases(msgspec.Struct, frozen=True, tag=True):
+    """An owner gives leases back, or is gone (group_ids None: all of them)."""
+
+    owner: str
+    group_ids: tuple[int, ...] | None = None
+
+
+class Expire(msgspec.Struct, frozen=True, tag=True):
+    """Time passed: leases whose deadline is over are lost."""
+
+    now: float
+
+
+class Finish(msgspec.Struct, frozen=True, tag=True):
+    """A leased occurrence ended at its owner, as these groups. Ignored, and counted, from anybody else."""
+
+    group_id: int
+    owner: str
+    groups: tuple[GroupKey, ...]
+    drop: DropReason | None = None
+    """The reason where `groups` is empty."""
+
+
+class Curate(msgspec.Struct, frozen=True, tag=True):
+    """Curation decided on a group that is done."""
+
+    group_id: int
+    drop: DropReason | None = None
+    length: int = 0
+    """Sampled tokens of its longest trajectory: nothing depends on it, the audit shows who was lost by it."""
+
+
+class Drop(msgspec.Struct, frozen=True, tag=True):
+    """A ready group is not worth training on any more."""
+
+    group_ids: tuple[int, ...]
+    reason: DropReason
+
+
+class Serve(msgspec.Struct, frozen=True, tag=True):
+    """Ready groups are the batch that follows `version` of their model."""
+
+    group_ids: tuple[int, ...]
+    version: int
+
+
+class Acknowledge(msgspec.Struct, frozen=True, tag=True):
+    """A model's trainer has made a version of what it was served."""
+
+    model_id: str
+    step: int = -1
+    """The training step; -1: it can never be taken back."""
+
+
+class Rewind(msgspec.Struct, frozen=True, tag=True):
+    """A model's trainer was restored after `step`: what it was served or has trained since is ready again."""
+
+    model_id: str
+    step: int
+
+
+class Requeue(msgspec.Struct, frozen=True, tag=True):
+    """Finished groups cannot be trained as they are, by nobody's fault: their occurrences run again."""
+
+    group_ids: tuple[int, ...]
+
+
+class Settle(msgspec.Struct, frozen=True, tag=True):
+    """A model's steps up to `step` are never taken back: a checkpoint holds them, or they are too long ago."""
+
+    model_id: str
+    step: int
+
+
+Event = Issue | Lease | LoseLeases | Expire | Finish | Curate | Drop | Serve | Acknowledge | Rewind | Requeue | Settle
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One thing changed its state. An occurrence ends (after None) where its groups begin (before None)."""
+
+    group_id: int
+    before: State | None
+    after: State | None
+    model_id: str = ""
+    """Empty for an occurrence: it counts for every model."""
+    owner: str = ""
+    """Whose lease began or ended with this move."""
+    reason: DropReason | None = None

@@ -1,0 +1,72 @@
+"""What the durable log is made of. A commit is a list of items; the records among them are read back in order."""
+
+from __future__ import annotations
+
+import msgspec
+
+from astraflow.core.data import Group
+from astraflow.core.protocol.messages import ReadyRequest
+from astraflow.dataflow.ledger import Event, LedgerSnapshot
+from astraflow.dataflow.policies import PolicySnapshot
+
+
+class TrainerReady(msgspec.Struct, frozen=True, tag=True):
+    """A trainer registered, fresh or recovered."""
+
+    request: ReadyRequest
+
+
+class Announced(msgspec.Struct, frozen=True, tag=True):
+    """A version became current."""
+
+    model_id: str
+    version: int
+    step: int
+    digest: str
+
+
+Record = Event | TrainerReady | Announced
+"""What the log holds."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The state of everything that the log restores."""
+
+    ledger: LedgerSnapshot
+    policies: list[PolicySnapshot]
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A group whose trajectories are to be kept."""
+
+    group: Group
+
+
+class Released(msgspec.Struct, frozen=True):
+    """Groups whose trajectories nobody needs any more."""
+
+    group_ids: tuple[int, ...]
+
+
+class Var(msgspec.Struct, frozen=True):
+    """A value of which only the newest counts."""
+
+    name: str
+    value: bytes
+
+
+class SnapshotTaken(msgspec.Struct, frozen=True):
+    """The state after all records before, encoded."""
+
+    snapshot: bytes
+
+
+Item = Record | Kept | Released | Var | SnapshotTaken
+"""What a commit is made of, in order."""
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """What an earlier process left: the newest snapshot and the records after it."""
+
+    snapshot: Snapshot | None
+    records: list[Record]

@@ -1,0 +1,185 @@
+"""Going on after a death: of this process (`restart`), or of a trainer (`rewind`).
+
+Restart. The log is read back: ledger, policies and their versions are what they were at the last commit. Leases are
+lost, since whoever held them knew another process; the dataset's cursor stands after as many occurrences as the ledger
+has issued (each epoch's order is a function of seed and epoch: there is no other random state). A batch that was served
+and not acknowledged is served again, the same.
+
+Rewind. A trainer restored after step s continues a lineage in which later steps never happened. What they trained, and
+what it was served, is ready again, unless a token of it was sampled by a version that they made: then its occurrence is
+queued again. So each occurrence is trained once in the lineage that survives (invariant 4), by tokens of that lineage
+only (invariant 5), and a recovery loses none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from astraflow.core.data import Group, encode
+from astraflow.core.protocol.messages import ReadyRequest
+from astraflow.dataflow.barrier import VersionBarrier
+from astraflow.dataflow.books import Books
+from astraflow.dataflow.data_acquisition import DatasetCursor
+from astraflow.dataflow.data_serving import DataServing
+from astraflow.dataflow.ledger import Acknowledge, Ledger, LoseLeases, Requeue, Rewind, State
+from astraflow.dataflow.policies import Policies, Policy, Published
+from astraflow.dataflow.raas_pool import RaaSPool
+from astraflow.dataflow.records import Announced, Loaded, Snapshot, SnapshotTaken, TrainerReady, Var
+from astraflow.dataflow.staleness import Admission, sampled_versions
+from astraflow.errors import DataError
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_EVERY = 100_000
+"""Events after which a snapshot is taken, so that a restart reads few of them back (a second's worth)."""
+
+
+def published_name(model_id: str) -> str:
+    """Name of the variable that holds a model's current version with its manifest."""
+    return f"published/{model_id}"
+
+
+def replay(loaded: Loaded, policies: Policies, published: Mapping[str, Published]) -> Ledger:
+    """Put policies back as they were and return the ledger. `published`: current versions, with their manifests.
+
+    InvariantError where the log contradicts itself.
+    """
+    ledger = Ledger()
+    if loaded.snapshot is not None:
+        ledger = Ledger.restored(loaded.snapshot.ledger)
+        for snapshot in loaded.snapshot.policies:
+            policies.restore(snapshot, published.get(snapshot.model_id) if snapshot.current >= 0 else None)
+    for record in loaded.records:
+        match record:
+            case TrainerReady():
+                policies.replay_ready(record.request)
+            case Announced():
+                policies.replay_announced(record.model_id, record.version, record.step, published.get(record.model_id))
+            case _:
+                ledger.handle(record)
+    return ledger
+
+
+def usable(group: Group | None, policy: Policy) -> bool:
+    """May a finished group train in this lineage?"""
+    return group is not None and not policy.steps.abandoned(sampled_versions(group))
+
+
+class Recovery:
+    """Brings the stations back to a state that the ledger allows."""
+
+    def __init__(
+        self,
+        policies: Policies,
+        books: Books,
+        serving: DataServing,
+        pool: RaaSPool,
+        barrier: VersionBarrier,
+        cursor: DatasetCursor,
+        max_staleness: int,
+    ) -> None:
+        self._policies = policies
+        self._books = books
+        self._serving = serving
+        self._pool = pool
+        self._barrier = barrier
+        self._cursor = cursor
+        self._max_staleness = max_staleness
+        self._snapshot_at = 0
+
+    def restart(self, read: Callable[[int], Group | None]) -> None:
+        """Continue from the replayed ledger and policies. `read`: trajectories that were kept, by group id."""
+        ledger = self._books.ledger
+        for owner in ledger.owners:
+            self._books.record(LoseLeases(owner))
+        self._cursor.seek(ledger.counters.asked)
+        for policy in self._policies.all:
+            if policy.ready is not None:
+                self._restart_policy(policy, read)
+        ledger.validate()
+        if ledger.counters.asked:
+            counters = ledger.counters
+            log.info(
+                "the ledger goes on: %d issued, %d trained, %d in flight",
+                *(counters.issued, counters.trained, counters.in_flight),
+            )
+
+    async def rewind(self, request: ReadyRequest) -> None:
+        """A trainer is back at `recovered_step`: what it trained since is to be trained again."""
+        policy = self._policies.get(request.model_id)
+        step = request.recovered_step or 0
+        ledger = self._books.ledger
+        taken_back = [*ledger.trained(policy.model_id, after=step), *ledger.served(policy.model_id)]
+        kept = await self._books.journal.read(taken_back)
+        # from here to the end without an await: nobody sees half of it
+        held = {group.group_id: group for group in self._serving.held(policy.model_id)}
+        moved = self._books.record(Rewind(policy.model_id, step))
+        self._pool.recovering(policy.model_id)
+        order = [*(move.group_id for move in moved), *held]
+        self._hold(policy, order, {**held, **kept})
+        self._admit(policy)
+        if moved:
+            log.warning(
+                "trainer of %s is back at step %d: %d groups of later steps are trained again",
+                *(policy.model_id, step, len(moved)),
+            )
+
+    def admit(self, model_id: str) -> None:
+        """A trainer is ready: its credit counts from now on."""
+        self._admit(self._policies.get(model_id))
+
+    def snapshot(self) -> None:
+        """Note the whole state, so that a restart need not read what was before."""
+        state = Snapshot(self._books.ledger.snapshot(), self._policies.snapshot())
+        self._books.journal.append(SnapshotTaken(encode(state)))
+        self._snapshot_at = self._books.recorded
+
+    def snapshot_if_due(self) -> None:
+        if self._books.recorded - self._snapshot_at >= SNAPSHOT_EVERY:
+            self.snapshot()
+
+    def announced(self, published: Published) -> None:
+        """Write down a version that became current."""
+        self._books.journal.append(
+            Announced(published.model_id, published.version, published.step, published.manifest.digest),
+            Var(published_name(published.model_id), encode(published)),
+        )
+
+    def _restart_policy(self, policy: Policy, read: Callable[[int], Group | None]) -> None:
+        ledger = self._books.ledger
+        if any(entry.version != policy.version for g in ledger.served(policy.model_id) if (entry := ledger.get(g))):
+            # the version after it was written down, and no more
+            self._books.record(Acknowledge(policy.model_id, policy.step))
+        served, ready = ledger.served(policy.model_id), ledger.groups(State.READY, policy.model_id)
+        groups = {group_id: group for group_id in (*served, *ready) if (group := read(group_id)) is not None}
+        lost = [group_id for group_id in served if group_id not in groups]
+        if lost:
+            raise DataError(
+                f"groups {lost} were served to the trainer of {policy.model_id}; their trajectories are gone"
+            )
+        if policy.current is not None:
+            self._pool.versions.publish(policy.current)
+        # finished, but its curation was not written down any more
+        undecided = ledger.groups(State.DONE, policy.model_id)
+        self._books.record(Requeue(tuple(undecided)))
+        self._hold(policy, ready, groups, served)
+        self._admit(policy)
+
+    def _hold(
+        self, policy: Policy, order: Iterable[int], groups: Mapping[int, Group], served: Iterable[int] = ()
+    ) -> None:
+        """Serve from these ready groups, in order; those that cannot be used run again."""
+        ready = {group_id: groups.get(group_id) for group_id in order}
+        again = [group_id for group_id, group in ready.items() if not usable(group, policy)]
+        self._books.record(Requeue(tuple(again)))
+        good = [group for group_id, group in ready.items() if group is not None and group_id not in set(again)]
+        self._serving.reload(policy.model_id, good, [groups[group_id] for group_id in served])
+
+    def _admit(self, policy: Policy) -> None:
+        ledger = self._books.ledger
+        held = sum(len(ledger.groups(s, policy.model_id)) for s in (State.DONE, State.READY, State.SERVED))
+        running = ledger.counters.states[State.QUEUED] + ledger.counters.states[State.LEASED]
+        admission = Admission(policy.batch_groups, self._max_staleness, policy.step, held, running)
+        self._books.admit(policy.model_id, admission)
+        self._barrier.join(policy.model_id)

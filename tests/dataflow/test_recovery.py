@@ -1,0 +1,210 @@
+"""A Dataflow that dies, a trainer that dies: what was promised is kept, and every occurrence trains once."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astraflow.core.data import Batch
+from astraflow.core.protocol import messages as m
+from astraflow.dataflow.config import DataflowSettings
+from astraflow.dataflow.ledger import State
+from astraflow.dataflow.scripted import Rehearsal, ScriptedRaaS, ScriptedTrainer, example_rows
+from astraflow.dataflow.store import LedgerStore
+from astraflow.errors import ConfigError, ConflictError
+
+MakeSettings = Callable[..., DataflowSettings]
+B = 4
+"""Groups of a batch."""
+
+
+def synchronous(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(test(**fixtures))
+
+    return run
+
+
+def script(task: m.Task, version: int) -> list[float]:
+    return [0.0, 1.0]
+
+
+def raas(name: str = "a", **more: object) -> ScriptedRaaS:
+    return ScriptedRaaS(name, Rehearsal.TOKEN, script, **more)  # type: ignore[arg-type]
+
+
+def groups_of(batch: Batch) -> list[int]:
+    return sorted(set(batch.group_id.tolist()))
+
+
+def same(one: Batch, other: Batch) -> bool:
+    fields = [name for name in Batch.__struct_fields__ if name != "extra"]
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in fields)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+class Run:
+    """A run directory whose Dataflow is started again and again."""
+
+    def __init__(self, settings: DataflowSettings, path: Path) -> None:
+        self.settings = settings
+        self.path = path
+
+    def dataflow(self, rows: int = 50) -> Rehearsal:
+        return Rehearsal(self.settings, store=LedgerStore(self.path / "ledger"), rows=example_rows(rows))
+
+
+@pytest.fixture
+def run(make_settings: MakeSettings, tmp_path: Path) -> Run:
+    return Run(make_settings(), tmp_path)
+
+
+@synchronous
+async def test_a_batch_that_was_served_is_served_again_by_the_next_dataflow(run: Run) -> None:
+    async with run.dataflow().running() as first:
+        await first.join(raas())
+        trainer = first.trainer(2 * B)
+        await trainer.begin()
+        await trainer.train()
+        reply = await trainer.batch()
+        before = first.service.books.ledger.counters
+    async with run.dataflow().running() as second:
+        again = ScriptedTrainer(second.client, batch_size=2 * B)
+        again.version, again.step = trainer.version, trainer.step
+        assert same((await again.batch()).batch, reply.batch)
+        counters = second.service.books.ledger.counters
+        assert (counters.issued, counters.trained) == (before.issued, before.trained) == (counters.asked, B)
+        await second.join(raas("b"))
+        again.version, again.step = 2, 2
+        await again.announce()
+        await again.train()
+        assert second.service.books.ledger.counters.trained == 3 * B
+        second.service.books.ledger.validate()
+
+
+@synchronous
+async def test_the_cursor_goes_on_where_it_was_and_numbers_do_not_repeat(run: Run) -> None:
+    prompts = []
+    for _ in range(3):
+        async with run.dataflow(rows=40).running() as dataflow:
+            await dataflow.join(raas())
+            trainer = dataflow.trainer(2 * B)
+            if dataflow.service.policies.get("model0").ready is None:
+                await trainer.begin()
+            policy = dataflow.service.policies.get("model0")
+            trainer.version, trainer.step = policy.version, policy.step
+            for _ in range(3):
+                batch = (await trainer.train()).batch
+                prompts += batch.prompt_id[::2].tolist()
+    assert len(prompts) == len(set(prompts)) == 9 * B
+
+
+@synchronous
+async def test_a_trainer_that_is_restored_trains_the_later_steps_again(run: Run) -> None:
+    async with run.dataflow().running() as dataflow:
+        await dataflow.join(raas())
+        trainer = dataflow.trainer(2 * B)
+        await trainer.begin()
+        first = await trainer.train()
+        await dataflow.client.save_buffer("model0", 1)
+        later = {g for _ in range(2) for g in groups_of((await trainer.train()).batch)}
+        served = await trainer.batch()
+        await trainer.recover(step=1)
+        assert trainer.version == 4  # the highest number seen, and one
+        ledger = dataflow.service.books.ledger
+        ledger.validate()
+        assert ledger.counters.trained == B
+        assert ledger.counters.rewound == 2 * B
+        seen: list[int] = []
+        for _ in range(8):
+            seen += groups_of((await trainer.train()).batch)
+        assert len(seen) == len(set(seen))
+        assert not set(seen) & set(groups_of(first.batch))
+        # tokens of the versions that were left behind train no more, their occurrences do
+        assert later | set(groups_of(served.batch)) <= set(seen)
+        ledger.validate()
+        assert ledger.counters.dropped.total() == 0
+
+
+@synchronous
+async def test_tokens_of_an_abandoned_version_go_and_their_occurrence_runs_again(run: Run) -> None:
+    async with run.dataflow().running() as dataflow:
+        peer = raas(hold=True, max_concurrency=B)
+        await dataflow.join(peer)
+        trainer = dataflow.trainer(2 * B)
+        await trainer.begin()
+        step = asyncio.create_task(trainer.train())
+        await until(lambda: len(peer.running) == B)
+        await peer.finish()
+        await step
+        await until(lambda: peer.version == 1 and len(peer.running) == B)
+        old = list(peer.running)
+        await trainer.recover(step=0)
+        assert await peer.finish(old, versions=[0, 1, 1]) == B  # sampled across the version that is no more
+        ledger = dataflow.service.books.ledger
+        await until(lambda: ledger.counters.lost_leases == B)
+        assert ledger.counters.dropped.total() == 0
+        assert ledger.counters.states[State.READY] == 0 or set(old).isdisjoint(peer.running)
+        ledger.validate()
+
+
+@synchronous
+async def test_after_a_recovery_a_raas_gets_work_only_with_the_new_version(run: Run) -> None:
+    async with run.dataflow().running() as dataflow:
+        peer = raas()
+        await dataflow.join(peer)
+        trainer = dataflow.trainer(2 * B)
+        await trainer.begin()
+        for _ in range(3):
+            await trainer.train()
+        request = m.ReadyRequest(
+            train_batch_size=2 * B, sender_endpoint="h:9", model_id="model0", recovered_step=1, recovered_version=1
+        )
+        assert (await dataflow.client.ready(request)).next_version == 4
+        assert dataflow.service.pool.serving == []
+        taken = len(peer.submitted)
+        trainer.version, trainer.step = 4, 1
+        await trainer.announce()
+        for _ in range(3):
+            await trainer.train()
+        assert min(version for _, _, version in peer.submitted[taken:]) >= 4
+        with pytest.raises(ConflictError, match="goes back"):
+            await ScriptedTrainer(dataflow.client, batch_size=2 * B).announce()
+
+
+@synchronous
+async def test_a_ledger_of_another_dataset_is_refused(run: Run) -> None:
+    async with run.dataflow(rows=10).running():
+        pass
+    with pytest.raises(ConfigError, match="use another run directory"):
+        run.dataflow(rows=11)
+
+
+@synchronous
+async def test_admission_after_a_rewind_has_no_burst_and_no_zero(run: Run) -> None:
+    async with run.dataflow().running() as dataflow:
+        await dataflow.join(raas(max_concurrency=1000))
+        trainer = dataflow.trainer(2 * B)
+        await trainer.begin()
+        for _ in range(4):
+            await trainer.train()
+        await trainer.recover(step=2)
+        admission = dataflow.service.books.admissions["model0"]
+        counters = dataflow.service.books.ledger.counters
+        assert admission.accepted + admission.running <= (admission.max_staleness + 2 + 1) * B + 2 * B
+        states = counters.states
+        held = states[State.DONE] + states[State.READY] + states[State.SERVED]
+        assert admission.accepted == 2 * B + held
+        for _ in range(4):
+            await trainer.train()
+        dataflow.service.books.ledger.validate()
