@@ -1,104 +1,12 @@
-"""Datasets by function: which arguments it gets, and what its rows must have."""
-
-from typing import Any
-
-import pytest
-
 from astraflow.core.text.tiny import tiny_tokenizer
 from astraflow.dataflow.config import DatasetConfig
-from astraflow.dataflow.rows import check_row, load_rows
-from astraflow.dataflow.scripted import example_rows
-from astraflow.errors import AstraFlowError, ConfigError, DataError
-
-HERE = "astraflow_test_rows"
+from astraflow.dataflow.rows import load_rows
 
 
-@pytest.fixture(autouse=True)
-def module(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The functions below as an importable module."""
-    import sys
-    import types
-
-    functions = types.ModuleType(HERE)
-    for function in (everything, bare, keywords, empty, broken, crashing):
-        setattr(functions, function.__name__, function)
-    monkeypatch.setitem(sys.modules, HERE, functions)
-
-
-def everything(split: str, seed: int, tokenizer: Any, max_length: int | None, size: int) -> list[dict[str, Any]]:
-    return [{**row, "got": [split, seed, tokenizer is not None, max_length]} for row in example_rows(size)]
-
-
-def bare() -> list[dict[str, Any]]:
-    return example_rows(12)
-
-
-def keywords(**given: Any) -> list[dict[str, Any]]:
-    return [{**row, "given": given} for row in example_rows(1)]
-
-
-def empty() -> list[dict[str, Any]]:
-    return []
-
-
-def broken() -> list[dict[str, Any]]:
-    return [*example_rows(2), {"messages": [], "task_id": "x"}]
-
-
-def crashing() -> list[dict[str, Any]]:
-    raise KeyError("path")
-
-
-def load(function: str, tokenizer: Any = None, **keys: Any) -> list[dict[str, Any]]:
-    config = DatasetConfig.model_validate({"dataset_fn": f"{HERE}:{function}", **keys})
-    return load_rows(config, split="train", seed=7, tokenizer=tokenizer)
-
-
-def test_a_function_gets_what_it_names() -> None:
-    assert load("everything", size=2)[1]["got"] == ["train", 7, False, None]
-    assert load("everything", size=2, split="test", seed=1, max_length=9)[0]["got"] == ["test", 1, False, 9]
-    assert len(load("bare")) == 12
-    assert load("keywords", split="a", color="red")[0]["given"] == {"split": "a", "color": "red"}
-
-
-def test_long_prompts_are_left_out_where_the_function_does_not_do_it() -> None:
-    tokenizer = tiny_tokenizer()
-    lengths = [len(tokenizer.encode_chat(row["messages"])) for row in example_rows(12)]
-    assert len(load("bare", tokenizer, max_length=min(lengths))) == lengths.count(min(lengths)) == 10
-    with pytest.raises(DataError, match="every prompt has more than 1 tokens"):
-        load("bare", tokenizer, max_length=1)
-
-
-@pytest.mark.parametrize(
-    ("function", "keys", "kind", "message"),
-    [
-        ("everything", {"sise": 2}, ConfigError, "takes no 'sise', did you mean 'size'"),
-        ("bare", {"path": "x"}, ConfigError, "takes no 'path'"),
-        ("missing", {}, ConfigError, "has no 'missing'"),
-        ("empty", {}, DataError, "has no rows"),
-        ("broken", {}, DataError, "row 2 has no column 'answer'; it has: messages, task_id"),
-        ("crashing", {}, DataError, "KeyError: 'path'"),
-    ],
-)
-def test_what_is_wrong_is_named(function: str, keys: dict[str, Any], kind: type[AstraFlowError], message: str) -> None:
-    with pytest.raises(kind, match=message):
-        load(function, **keys)
-
-
-GOOD = example_rows(1)[0]
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ([], "is a list, expected a dict"),
-        ({**GOOD, "messages": "hi"}, "column 'messages' is a str, expected list"),
-        ({**GOOD, "messages": [{"role": "user"}]}, "column 'messages' holds"),
-        ({**GOOD, "task_id": 3}, "column 'task_id' is a int, expected str"),
-        ({**GOOD, "image": object()}, "is not JSON"),
-    ],
-)
-def test_rows_are_checked(row: Any, message: str) -> None:
-    check_row(GOOD, "row 0")
-    with pytest.raises(DataError, match=message):
-        check_row(row, "row 0")
+def test_a_sections_own_keys_win_over_the_runs_split_and_seed() -> None:
+    keys = {"dataset_fn": "reasoning_gym", "name": "chain_sum", "size": 3, "split": "test"}
+    config = DatasetConfig.model_validate(keys)
+    rows = load_rows(config, split="train", seed=1, tokenizer=tiny_tokenizer())
+    assert len(rows) == 3
+    assert rows == load_rows(config, split="anything", seed=1, tokenizer=None)
+    assert rows != load_rows(config, split="train", seed=2, tokenizer=None)

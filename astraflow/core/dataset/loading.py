@@ -1,0 +1,94 @@
+"""Dataset rows by function: loaded, checked, and cut to length.
+
+A dataset function is called with those of (split, seed, tokenizer, max_length and the YAML's own keys) that it names; a
+key of the YAML that it does not take is an error (invariant 7).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from astraflow.core.data.trajectory import Row
+from astraflow.core.dataset.registry import DATASET_REGISTRY
+from astraflow.core.text.tokenizer import Tokenizer
+from astraflow.errors import ConfigError, DataError, boundary, suggestion
+
+log = logging.getLogger(__name__)
+
+COLUMNS = {"messages": list, "answer": object, "task_id": str}
+
+
+def load_rows(
+    name: str,
+    keywords: Mapping[str, Any],
+    *,
+    split: str,
+    seed: int,
+    tokenizer: Tokenizer | None,
+    max_length: int | None = None,
+) -> list[Row]:
+    """Return the checked rows of the dataset `name`: a registered name or "module:function".
+
+    keywords: the YAML's own; split, seed: used where they give none. Rows whose prompt has more than `max_length`
+    tokens are left out. ConfigError for a key that the function does not take; DataError naming the row and column that
+    is missing or is not JSON.
+    """
+    function = DATASET_REGISTRY.resolve(name)
+    offered = {"split": split, "seed": seed, "tokenizer": tokenizer, "max_length": max_length}
+    arguments = _arguments(function, name, keywords, offered)
+    with boundary(DataError, f"dataset {name}"):
+        rows = list(function(**arguments))
+    if not rows:
+        raise DataError(f"dataset {name} has no rows")
+    for index, row in enumerate(rows):
+        check_row(row, f"dataset {name}: row {index}")
+    if max_length is not None and tokenizer is not None and "max_length" not in arguments:
+        return _short(rows, max_length, tokenizer, name)
+    return rows
+
+
+def check_row(row: Any, where: str) -> None:
+    """Raise DataError unless a row has messages, answer and task_id and is JSON."""
+    if not isinstance(row, dict):
+        raise DataError(f"{where} is a {type(row).__name__}, expected a dict")
+    for column, kind in COLUMNS.items():
+        if column not in row:
+            raise DataError(f"{where} has no column '{column}'; it has: {', '.join(map(str, row))}")
+        if not isinstance(row[column], kind):
+            raise DataError(f"{where}: column '{column}' is a {type(row[column]).__name__}, expected {kind.__name__}")
+    for message in row["messages"]:
+        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+            raise DataError(f"{where}: column 'messages' holds {message!r}, expected {{role, content}}")
+    try:
+        msgspec.json.encode(row)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where} is not JSON: {error}") from error
+
+
+def _arguments(
+    function: Callable[..., Any], name: str, keywords: Mapping[str, Any], offered: Mapping[str, Any]
+) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    unknown = sorted(keywords.keys() - parameters.keys())
+    if unknown and not takes_any:
+        raise ConfigError(
+            f"{name} takes no '{unknown[0]}'{suggestion(unknown[0], list(parameters))}; "
+            f"it takes: {', '.join(parameters)}"
+        )
+    return {**{key: value for key, value in offered.items() if key in parameters}, **keywords}
+
+
+def _short(rows: Sequence[Row], max_length: int, tokenizer: Tokenizer, name: str) -> list[Row]:
+    kept = [row for row in rows if len(tokenizer.encode_chat(row["messages"])) <= max_length]
+    log.info(
+        "dataset %s: %d of %d rows have a prompt over %d tokens", name, len(rows) - len(kept), len(rows), max_length
+    )
+    if not kept:
+        raise DataError(f"dataset {name}: every prompt has more than {max_length} tokens")
+    return kept
