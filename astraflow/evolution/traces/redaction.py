@@ -1,0 +1,98 @@
+"""What a hook keeps of a value: secrets masked, long texts cut with the digest of the whole. Standard library only.
+
+Invariant: what `kept` returns is strict JSON of bounded size, whatever comes in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from typing import Any
+
+MAX_TEXT = 4096
+"""Characters kept of one text."""
+MAX_FIELD = 16_384
+"""Characters of JSON kept of one field of an event; three such fields keep a line well below 64 KiB."""
+MAX_ITEMS = 64
+MAX_DEPTH = 8
+_MARGIN = 1024
+"""Looked at beyond the cut, so that a secret across it is seen whole."""
+
+MASK = "[redacted]"
+
+_NAMES = (
+    r"(?:api[_-]?key|access[_-]?key|secret(?:[_-]?key)?|(?:auth|access|refresh|bearer)?[_-]?token"
+    r"|passw(?:or)?d|passphrase|authorization|credential|private[_-]?key)"
+)
+_SECRET = re.compile(
+    r"(?P<pem>-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.{0,8192}?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z))"
+    r"|(?P<shape>\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}|\bgh[pousr]_[A-Za-z0-9]{16,}|\bgithub_pat_[A-Za-z0-9_]{16,}"
+    r"|\bglpat-[A-Za-z0-9_-]{16,}|\bhf_[A-Za-z0-9]{16,}|\bxox[abeprs]-[A-Za-z0-9-]{10,}|\b(?:AKIA|ASIA)[A-Z0-9]{12,}"
+    r"|\bAIza[A-Za-z0-9_-]{20,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?)"
+    r"|(?P<bearer>\b[Bb]earer\s{1,4})[A-Za-z0-9._~+/=-]{8,}"
+    r"|(?P<url>://[^\s/:@]{0,64}:)[^\s/@]{1,256}(?=@)"
+    rf"|(?P<flag>(?i:--?{_NAMES})(?:=|\s{{1,4}}))[^\s\"';&|]{{4,}}"
+    rf"|(?P<name>(?i:{_NAMES})[\"']?\s{{0,4}}[:=]\s{{0,4}}[\"']?(?:[Bb]earer\s{{1,4}}|[Bb]asic\s{{1,4}})?)[^\s\"',;&(){{}}\[\]<>]{{6,}}",
+    re.DOTALL,
+)
+_SECRET_KEY = re.compile(rf"(?i)(?:.*[_-])?{_NAMES}\Z")
+
+
+def masked(text: str) -> str:
+    """Return `text` with everything that looks like a secret replaced by a mask; names before values stay."""
+    return _SECRET.sub(
+        lambda match: next((p for p in match.group("bearer", "url", "flag", "name") if p), "") + MASK, text
+    )
+
+
+def shortened(text: str, limit: int = MAX_TEXT) -> str:
+    """Return `text` masked, cut to `limit` characters; a cut text ends with its length and SHA-256."""
+    if len(text) <= limit:
+        return masked(text)
+    window = text[: limit + _MARGIN]
+    clean = masked(window)
+    if len(window) < len(text):  # the window's own end may have cut a secret
+        clean = clean[:-_MARGIN]
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{clean[:limit]}[cut: {len(text)} characters, sha256 {digest}]"
+
+
+def kept(value: Any) -> Any:
+    """Return the part of a JSON value that an event keeps (at most MAX_FIELD characters of JSON)."""
+    clean = _clean(value, 0)
+    encoded = json.dumps(clean)
+    if len(encoded) <= MAX_FIELD:
+        return clean
+    digest = hashlib.sha256(encoded.encode()).hexdigest()
+    return {"cut": True, "characters": len(encoded), "sha256": digest, "head": shortened(encoded[:MAX_TEXT])}
+
+
+def _clean(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return shortened(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 2**63 else str(value)
+    if depth >= MAX_DEPTH:
+        return "[cut: nested too deep]"
+    if isinstance(value, dict):
+        items = list(value.items())
+        clean = {shortened(str(key), 200): _member(key, item, depth) for key, item in items[:MAX_ITEMS]}
+        if len(items) > MAX_ITEMS:
+            clean["[cut]"] = f"{len(items) - MAX_ITEMS} more keys"
+        return clean
+    if isinstance(value, list | tuple):
+        rest = [f"[cut: {len(value) - MAX_ITEMS} more items]"] if len(value) > MAX_ITEMS else []
+        return [_clean(item, depth + 1) for item in value[:MAX_ITEMS]] + rest
+    return shortened(str(value))
+
+
+def _member(key: Any, item: Any, depth: int) -> Any:
+    if isinstance(item, str) and item and isinstance(key, str) and _SECRET_KEY.match(key[:200]):
+        return MASK
+    return _clean(item, depth + 1)
