@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def publish(settings: PublisherSettings) -> EvalResults:
     """Offer the checkpoint as version 0 until Dataflow has scored it."""
     experiment = settings.experiment
-    token = RunDirectory(settings.run_dir).token()
+    run_dir = RunDirectory(settings.run_dir)
+    token = run_dir.token()
     decoder, config = load_model(settings.model_path, experiment.dtype)
     weights = dict(named_weights(decoder))
     manager = WeightManager(
@@ -48,6 +49,7 @@ def publish(settings: PublisherSettings) -> EvalResults:
         token,
         transports=(experiment.weight_transfer_mode,),
         wire_dtype=experiment.wire_dtype,
+        folder=run_dir.root / "weights" / settings.model_id if experiment.weight_transfer_mode == "disk" else None,
     )
     try:
         manager.initialize(weights, aliases=tied_aliases(config))

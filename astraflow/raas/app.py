@@ -68,7 +68,14 @@ async def run(settings: RaaSSettings) -> int:
     port = 0
 
     def receiver() -> Receiver:  # its name among a sender's receivers is our address, known once we are bound
-        return Receiver(settings.raas.host, port, token, transport=settings.experiment.weight_transfer_mode)
+        return Receiver(
+            settings.raas.host,
+            port,
+            token,
+            transport=settings.experiment.weight_transfer_mode,
+            strategy=settings.experiment.weight_transfer_strategies,
+            full_sync_interval=settings.raas.delta_full_sync_interval,
+        )
 
     spans = SpanLog(run_directory.spans, settings.uid)
     service = make_service(settings, engines, token, receiver, spans)

@@ -42,6 +42,8 @@ class RaaSConfig(Section):
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
     """0: any free port; with several instances only 0."""
+    delta_full_sync_interval: int = Field(default=0, ge=0)
+    """After so many deltas in a row a full version is pulled; 0: never for that reason."""
 
 
 class RolloutConfig(Section):

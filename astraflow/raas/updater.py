@@ -178,21 +178,17 @@ class Updater:
     async def _update(self, job: _Job) -> tuple[Outcome, str]:
         if self._source is None:
             self._source = self._make_source()
-        with self._spans.span("pull", model_id=self.engine.model_id, version=job.manifest.version):
-            payload = await self._source.pull(job.endpoint, job.manifest)
-        clock = _SwapClock(payload)
+        payload = await self._pull(self._source, job.endpoint, job.manifest)
         self.state.swap()
-
-        def apply(weights: Weights) -> None:  # on the engine's thread
-            clock.applying = perf_counter()
-            payload.apply(weights)
-            clock.applied = perf_counter()
-
         try:
-            with self._spans.span("swap", model_id=self.engine.model_id, version=job.manifest.version):
-                await self.engine.update(payload.manifest.version, apply)
-        finally:
-            payload.release()
+            clock = await self._swap(payload)
+        except WeightError as error:
+            if payload.mode != "delta":
+                raise
+            # what the engine held was not the delta's base after all, or it took the delta wrongly
+            logger.warning("%s did not take a delta, the full version follows: %s", self.engine.model_id, error)
+            payload = await self._pull(self._source, job.endpoint, payload.manifest)
+            clock = await self._swap(payload)
         result = self._result(
             ok=True,
             pulled=True,
@@ -201,6 +197,26 @@ class Updater:
             timing=clock.timing(),
         )
         return result, payload.manifest.digest
+
+    async def _pull(self, source: WeightSource, endpoint: str, manifest: Manifest) -> Payload:
+        with self._spans.span("pull", model_id=self.engine.model_id, version=manifest.version):
+            return await source.pull(endpoint, manifest)
+
+    async def _swap(self, payload: Payload) -> _SwapClock:
+        """Apply a payload between two decode steps; WeightError: the engine is what it was before."""
+        clock = _SwapClock(payload)
+
+        def apply(weights: Weights) -> None:  # on the engine's thread
+            clock.applying = perf_counter()
+            payload.apply(weights)
+            clock.applied = perf_counter()
+
+        try:
+            with self._spans.span("swap", model_id=self.engine.model_id, version=payload.manifest.version):
+                await self.engine.update(payload.manifest.version, apply)
+        finally:
+            payload.release()
+        return clock
 
     def _result(self, *, version: int | None = None, pulled: bool = False, **fields: Any) -> Outcome:
         local = self.state.served.number if self.state.served is not None else -1

@@ -31,8 +31,12 @@ from astraflow.train_worker.config import TrainWorkerSettings
 from astraflow.train_worker.engine.native import NativeEngine
 from astraflow.train_worker.trainer.astraflow_client import AstraFlowClient
 from astraflow.train_worker.trainer.ppo_trainer import AstraFlowPPOTrainer
+from astraflow.train_worker.trainer.recovery import recovery_of
 
 LOGGER = logging.getLogger("astraflow.train_worker")
+
+PATIENCE = 120.0
+"""Seconds that a trainer waits for a Dataflow which is started again: as long as a start may take."""
 
 DONE, FAILED, MISCONFIGURED, TERMINATED = 0, 1, 2, 143
 
@@ -72,9 +76,13 @@ def run(settings: TrainWorkerSettings) -> None:
     with ExitStack() as stack:
         spans = stack.enter_context(closing(SpanLog(run_dir.spans, f"train_worker-{settings.model_id}")))
         metrics = stack.enter_context(closing(StatsLogger(run_dir, config.stats_logger)))
-        client = stack.enter_context(AstraFlowClient(settings.dataflow_url, run_dir.token(), settings.model_id))
+        patience = PATIENCE if config.recover.enabled else 0.0
+        client = stack.enter_context(
+            AstraFlowClient(settings.dataflow_url, run_dir.token(), settings.model_id, patience=patience)
+        )
+        recovery = recovery_of(settings, engine, client)
         publisher = stack.enter_context(build_publisher(settings, run_dir.token()))
-        AstraFlowPPOTrainer(settings, engine, client, publisher, metrics, tokenizer, spans).train()
+        AstraFlowPPOTrainer(settings, engine, client, publisher, metrics, tokenizer, spans, recovery).train()
     LOGGER.info("all %d steps are done", config.total_train_steps)
 
 
@@ -102,7 +110,14 @@ def build_publisher(settings: TrainWorkerSettings, token: str) -> WeightManager:
         wire_dtype=experiment.wire_dtype,
         host=settings.host,
         port=settings.sender_port,
+        strategy=experiment.weight_transfer_strategies,
+        folder=weights_folder(settings) if experiment.weight_transfer_mode == "disk" else None,
     )
+
+
+def weights_folder(settings: TrainWorkerSettings) -> Path:
+    """Where versions lie for RaaS that read them from the shared run directory."""
+    return RunDirectory(settings.run_dir).root / "weights" / settings.model_id
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +18,14 @@ from astraflow.core.weight_manager import WeightManager
 from astraflow.core.weight_manager.receiver import Receiver
 from astraflow.core.weight_manager.segment import DoubleBuffer, path_of
 from astraflow.core.weight_manager.sender_state import SenderState
-from astraflow.core.weight_manager.transports import TRANSPORTS, Bulk, Grant, open_fetch, shm, tcp
+from astraflow.core.weight_manager.transports import TRANSPORTS, Bulk, Grant, disk, open_fetch, shm, tcp
 from astraflow.errors import AstraFlowError, CallerError, DeadlineError, UnknownNameError, WeightError
 
 TOKEN = "secret"
 VERSION = 7
 TICKET = bytes(range(16))
+LIVE = ("shm", "tcp")
+"""Transports that read the double buffer itself; files on a disk are never overwritten."""
 
 Lend = Callable[[bytes], tuple[Grant, DoubleBuffer]]
 
@@ -35,6 +39,7 @@ def transport(request: pytest.FixtureRequest) -> str:
 def lend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lend]:
     """Publish bytes as VERSION in half 0 of a segment and serve them; chunks are small, so that there are many."""
     monkeypatch.setattr(shm, "CHUNK", 1000)
+    monkeypatch.setattr(disk, "CHUNK", 1000)
     monkeypatch.setattr(tcp, "CHUNK", 1000)
     monkeypatch.setattr(tcp, "STREAM_MIN", 4000)
     with ExitStack() as stack:
@@ -75,6 +80,7 @@ def test_bytes_arrive_as_they_were(transport: str, lend: Lend, length: int) -> N
     assert into == data
 
 
+@pytest.mark.parametrize("transport", LIVE)
 def test_an_overwritten_version_is_cut_off(transport: str, lend: Lend) -> None:
     grant, buffer = lend(bytes(10_000))
     buffer.begin(0)
@@ -83,6 +89,7 @@ def test_an_overwritten_version_is_cut_off(transport: str, lend: Lend) -> None:
     assert not open_fetch(transport, grant, memoryview(bytearray(10_000)), soon()).run()
 
 
+@pytest.mark.parametrize("transport", LIVE)
 @pytest.mark.parametrize("look", range(1, 6))
 def test_a_version_overwritten_while_it_is_read_is_cut_off(
     transport: str, lend: Lend, look: int, monkeypatch: pytest.MonkeyPatch
@@ -122,7 +129,7 @@ def test_a_cancelled_fetch_ends(transport: str, lend: Lend) -> None:
 
 def test_an_unknown_transport_names_the_known_ones(lend: Lend) -> None:
     grant, _ = lend(b"x")
-    with pytest.raises(UnknownNameError, match=r"known: shm, tcp"):
+    with pytest.raises(UnknownNameError, match=r"known: disk, shm, tcp"):
         open_fetch("carrier_pigeon", grant, memoryview(bytearray(1)), soon())
 
 
@@ -142,8 +149,10 @@ def engine_of(params: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 class Trainer:
     """One real sender agent for the tests of this module; each publish takes the next number."""
 
-    def __init__(self) -> None:
-        self.manager = WeightManager("model0", TOKEN, wire_dtype="bfloat16")
+    def __init__(self, folder: Path) -> None:
+        self.manager = WeightManager(
+            "model0", TOKEN, wire_dtype="bfloat16", transports=("tcp", "shm", "disk"), folder=folder
+        )
         self.manager.initialize(parameters(0))
         self.version = -1
 
@@ -158,8 +167,8 @@ class Trainer:
 
 
 @pytest.fixture(scope="module")
-def trainer() -> Iterator[Trainer]:
-    trainer = Trainer()
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
+    trainer = Trainer(tmp_path_factory.mktemp("versions"))
     yield trainer
     trainer.manager.shutdown()
 
@@ -225,6 +234,12 @@ def test_publishing_never_waits_for_a_reader_that_stalls(transport: str, trainer
     asyncio.run(body())
 
 
+def sender(transport: str, folder: Path, **options: Any) -> WeightManager:
+    return WeightManager(
+        "model0", TOKEN, transports=(transport,), folder=folder if transport == "disk" else None, **options
+    )
+
+
 def test_many_receivers_are_served_at_once(transport: str, trainer: Trainer) -> None:
     async def body() -> None:
         manifest = trainer.manager.manifest(trainer.publish())
@@ -252,12 +267,12 @@ def test_a_cancelled_pull_leaves_the_receiver_usable(transport: str, trainer: Tr
     asyncio.run(body())
 
 
-def test_a_restarted_sender_that_does_not_know_the_receiver_registers_it_again(transport: str) -> None:
+def test_a_restarted_sender_that_does_not_know_the_receiver_registers_it_again(transport: str, tmp_path: Path) -> None:
     async def body() -> None:
         receiver = Receiver("127.0.0.1", 6, TOKEN, transport=transport)
         port = 0
         for version in (3, 4):
-            with WeightManager("model0", TOKEN, port=port) as manager:
+            with sender(transport, tmp_path, port=port) as manager:
                 manager.initialize(parameters(0))
                 manager.offload(parameters(version), version)
                 endpoint = manager.get_sender_endpoint()
@@ -269,12 +284,12 @@ def test_a_restarted_sender_that_does_not_know_the_receiver_registers_it_again(t
     asyncio.run(body())
 
 
-def test_a_sender_restarted_at_an_older_version_is_refused(transport: str, trainer: Trainer) -> None:
+def test_a_sender_restarted_at_an_older_version_is_refused(transport: str, trainer: Trainer, tmp_path: Path) -> None:
     async def body() -> None:
         receiver = Receiver("127.0.0.1", 7, TOKEN, transport=transport)
         trainer.publish()
         promised = trainer.manager.manifest(trainer.publish())
-        with WeightManager("model0", TOKEN, wire_dtype="bfloat16") as restarted:
+        with sender(transport, tmp_path, wire_dtype="bfloat16") as restarted:
             restarted.initialize(parameters(0))
             restarted.offload(parameters(0), 0)
             restarted.manifest(0)

@@ -30,5 +30,7 @@ class ExperimentConfig(Section):
     """Parameters' type while computing, in trainer and embedded engine."""
     wire_dtype: WireDtype | None = None
     """Weights' type on the wire and in the engine; None: the same as dtype."""
-    weight_transfer_mode: Literal["tcp", "shm"] = "tcp"
-    """How weights reach a RaaS: shared memory needs one host."""
+    weight_transfer_mode: Literal["tcp", "shm", "disk"] = "tcp"
+    """How weights reach a RaaS: shared memory needs one host, disk a run directory that all hosts share."""
+    weight_transfer_strategies: Literal["full", "delta"] = "full"
+    """delta: only what changed since the version that a RaaS is proven to hold, where there is such a base."""

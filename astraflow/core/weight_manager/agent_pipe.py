@@ -4,7 +4,8 @@ The agent's stdin carries orders and its stdout reports, each a u32 length and a
 holds the other end of stdin: when the trainer goes, by whatever death, the agent reads the end of file and exits.
 
     trainer → agent   Settings, then Publish for each version
-    agent → trainer   Listening once its ports are bound; Published or Superseded for each Publish
+    agent → trainer   Listening once its ports are bound; Published or Superseded for each Publish, and after Published
+                      DeltaMade where deltas are asked for
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     length: int
     """Bytes of one half."""
     layout: tuple[TensorEntry, ...]
+    deltas_kept: int = 0
+    """0: no deltas are made."""
+    folder: str | None = None
+    """Where versions are put for receivers that read a shared disk (transport disk)."""
 
 
 class Publish(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -75,8 +80,23 @@ class Superseded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     version: int
 
 
+class DeltaMade(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A version's delta can be pulled, or there is none."""
+
+    version: int
+    base: int | None
+    """None: there is no delta, for `reason`."""
+    reason: str = ""
+    """no_base, too_long or overwritten"""
+    digest: str = ""
+    bytes: int = 0
+    changed: int = 0
+    seconds: float = 0.0
+    """To compare, encode and store, beside the trainer."""
+
+
 Order = Settings | Publish
-Report = Listening | Published | Superseded
+Report = Listening | Published | Superseded | DeltaMade
 
 
 def pack(message: Order | Report) -> bytes:

@@ -1,20 +1,23 @@
 """How an engine takes a version in place, proves what it holds, and gives it back.
 
-The three methods of `Handover` are all that a receiver knows of an engine's weights. They run on the engine's own
-thread between two decode steps. An implementation for bytes is here; the one for torch tensors is in tensors.py and
-is loaded only where an engine has torch tensors; engines in other processes bring their own.
+The three methods of `Handover` are all that a receiver has to know of an engine's weights; one that can also overwrite
+single elements is a `DeltaHandover`. They run on the engine's own thread between two decode steps. An implementation
+for bytes is here; the one for torch tensors is in tensors.py and is loaded only where an engine has torch tensors;
+engines in other processes bring their own.
 
-The undo log costs no second model: values are exchanged, so what was overwritten lies in the staging buffer afterwards.
+The undo log costs no second model: of a full version values are exchanged, so what was overwritten lies in the staging
+buffer afterwards; of a delta only the overwritten elements are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from astraflow.core.data import Manifest
+from astraflow.core.data import Manifest, TensorEntry
+from astraflow.core.weight_manager.delta import Change
 from astraflow.core.weight_manager.digest import tensor_digest, total_digest
 from astraflow.core.weight_manager.layout import match_names
 from astraflow.errors import WeightError
@@ -44,32 +47,49 @@ class Handover(Protocol):
         ...
 
 
+@runtime_checkable
+class DeltaHandover(Handover, Protocol):
+    """A handover that can also take single elements. One that cannot is given full versions only."""
+
+    def overwrite(self, manifest: Manifest, changes: Iterable[Change]) -> None:
+        """Give elements new values, in place, keeping the old ones for `rollback`.
+
+        The engine holds a proven version of the same tensors. Elements may come again; the last value holds.
+        WeightError, with nothing changed, where names, shapes or dtypes do not fit.
+        """
+        ...
+
+
 class BufferHandover:
     """Weights that are writable buffers of wire bytes by name: numpy arrays, bytearrays, mapped files."""
 
     def __init__(self, weights: Mapping[str, Any]) -> None:
         self._weights = {name: np.frombuffer(buffer, np.uint8) for name, buffer in weights.items()}
-        self._exchanged: list[tuple[np.ndarray, np.ndarray]] = []
+        self._undo: list[tuple[np.ndarray, np.ndarray | slice, np.ndarray]] = []
+        """(held, where, what was there), in the order of writing."""
 
     def apply(self, manifest: Manifest, payload: memoryview) -> None:
-        matched = match_names(self._weights, manifest)
-        for entry in manifest.tensors:
-            for name in matched[entry.name]:
-                if self._weights[name].nbytes != entry.nbytes or not self._weights[name].flags.writeable:
-                    raise WeightError(
-                        f"{name} has {self._weights[name].nbytes} bytes in the engine, {entry.nbytes} expected"
-                    )
-        self._exchanged = []
-        for entry in manifest.tensors:
+        self._undo = []
+        storages = self._storages(manifest)
+        for entry, distinct in zip(manifest.tensors, storages, strict=True):
             fresh = np.frombuffer(payload, np.uint8, entry.nbytes, entry.offset)
-            storages = {self._weights[name].ctypes.data: self._weights[name] for name in matched[entry.name]}
-            for number, held in enumerate(storages.values()):
+            for number, held in enumerate(distinct):
                 # a storage of its own under an alias needs the new values too, before they are exchanged away
-                source = fresh if number == len(storages) - 1 else fresh.copy()
+                source = fresh if number == len(distinct) - 1 else fresh.copy()
                 before = held.copy()
                 held[:] = source
                 source[:] = before
-                self._exchanged.append((held, source))
+                self._undo.append((held, slice(None), source))
+
+    def overwrite(self, manifest: Manifest, changes: Iterable[Change]) -> None:
+        self._undo = []
+        storages = self._storages(manifest)
+        for change in changes:
+            where = slice(None) if change.positions is None else change.positions
+            for held in storages[change.index]:
+                elements = held.view(change.values.dtype)
+                self._undo.append((elements, where, elements[where].copy()))
+                elements[where] = change.values
 
     def digests(self, manifest: Manifest) -> tuple[str, ...]:
         matched = match_names(self._weights, manifest)
@@ -79,9 +99,22 @@ class BufferHandover:
         )
 
     def rollback(self) -> None:
-        while self._exchanged:
-            held, kept = self._exchanged.pop()
-            held[:] = kept
+        while self._undo:
+            held, where, kept = self._undo.pop()
+            held[where] = kept
+
+    def _storages(self, manifest: Manifest) -> list[list[np.ndarray]]:
+        """The distinct buffers of each of the manifest's tensors, checked to fit."""
+        matched = match_names(self._weights, manifest)
+
+        def distinct(entry: TensorEntry) -> list[np.ndarray]:
+            for name in matched[entry.name]:
+                held = self._weights[name]
+                if held.nbytes != entry.nbytes or not held.flags.writeable:
+                    raise WeightError(f"{name} has {held.nbytes} bytes in the engine, {entry.nbytes} expected")
+            return list({self._weights[n].ctypes.data: self._weights[n] for n in matched[entry.name]}.values())
+
+        return [distinct(entry) for entry in manifest.tensors]
 
 
 def handover_for(weights: Mapping[str, Any] | Handover) -> Handover:

@@ -11,18 +11,31 @@ reads the half that is overwritten is cut off and restarts on the newest version
     ready(sender_endpoint=manager.get_sender_endpoint(), manifest=manifest)
     …
     manager.shutdown()
+
+With strategy "delta" the agent also makes the delta from the version before, beside the trainer; `wait_delta_ready`
+is for those who want to know, nobody has to call it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from astraflow.core.data import Manifest
-from astraflow.core.weight_manager.agent_pipe import AgentProcess, Listening, Publish, Published, Report, Settings
+from astraflow.core.weight_manager.agent_pipe import (
+    AgentProcess,
+    DeltaMade,
+    Listening,
+    Publish,
+    Published,
+    Report,
+    Settings,
+)
 from astraflow.core.weight_manager.layout import buffer_length
+from astraflow.core.weight_manager.policy import Strategy
 from astraflow.core.weight_manager.segment import HALVES, DoubleBuffer
 from astraflow.core.weight_manager.tensors import NamedTensors, WireBuffer, describe
 from astraflow.errors import WeightError
@@ -30,6 +43,8 @@ from astraflow.errors import WeightError
 TIMEOUT_S = 120.0
 """Seconds to wait for the agent: to start, to digest a version."""
 MANIFESTS_KEPT = 256
+DELTAS_KEPT = 8
+"""Deltas that a late receiver can chain; their size is bounded as well (delta_store)."""
 
 
 class WeightManager:
@@ -44,8 +59,17 @@ class WeightManager:
         wire_dtype: str | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
+        strategy: Strategy = "full",
+        folder: Path | None = None,
     ) -> None:
-        """`wire_dtype` None: each tensor travels in its own dtype. `port` 0: any free one, see get_sender_endpoint."""
+        """`wire_dtype` None: each tensor travels in its own dtype. `port` 0: any free one, see get_sender_endpoint.
+
+        `folder` is where transport disk puts its versions; the manager owns it.
+        """
+        if ("disk" in transports) != (folder is not None):
+            raise WeightError(f"transport disk needs a folder, others take none; given: {transports}, {folder}")
+        self._strategy = strategy
+        self._folder = folder
         self.model_id = model_id
         self._token = token
         self._transports = transports
@@ -59,6 +83,7 @@ class WeightManager:
         self._newest = -1
         self._listening: Listening | None = None
         self._published: dict[int, Published | None] = {}
+        self._deltas: dict[int, DeltaMade] = {}
 
     def initialize(
         self,
@@ -85,6 +110,8 @@ class WeightManager:
             segment_fd=self._buffer.fd,
             length=self._buffer.length,
             layout=layout,
+            deltas_kept=DELTAS_KEPT if self._strategy == "delta" else 0,
+            folder=None if self._folder is None else str(self._folder),
         )
         self._agent = AgentProcess(settings)
 
@@ -124,6 +151,24 @@ class WeightManager:
         WeightError: it was never published, or overwritten by two later ones before it was digested.
         """
         return self._report_of(version, timeout).manifest
+
+    def wait_delta_ready(self, timeout: float = TIMEOUT_S) -> bool:
+        """Wait until the newest version's delta can be pulled; False where there is none (see delta_report).
+
+        DeadlineError: it is still being made.
+        """
+        if self._strategy != "delta":
+            return False
+        deadline = time.monotonic() + timeout
+        newest = self._newest
+        self._report_of(newest, timeout)
+        while newest not in self._deltas:
+            self._note(self._started()[1].receive(deadline, f"the delta to version {newest}"))
+        return self._deltas[newest].base is not None
+
+    def delta_report(self, version: int) -> DeltaMade | None:
+        """What became of a version's delta, once the agent has said so."""
+        return self._deltas.get(version)
 
     def digest_s(self, version: int, timeout: float = TIMEOUT_S) -> float:
         """Seconds the agent took for a version's digests, beside the trainer."""
@@ -178,6 +223,11 @@ class WeightManager:
         """File a report of the agent; they come in order of publication."""
         if isinstance(report, Listening):
             self._listening = report
+            return
+        if isinstance(report, DeltaMade):
+            self._deltas[report.version] = report
+            for number in list(self._deltas)[:-MANIFESTS_KEPT]:
+                del self._deltas[number]
             return
         version = report.manifest.version if isinstance(report, Published) else report.version
         self._published[version] = report if isinstance(report, Published) else None

@@ -6,17 +6,21 @@ and nothing is served under a version unless the engine's own digest equals the 
     await engine.update(payload.version, payload.apply)           # in place, on the engine's thread, proven or undone
     payload.release()
 
-Torch-free, unless an engine hands torch tensors over.
+A delta is pulled where the policy has a proven base for it; whatever is wrong with one, the full version comes instead
+and the reason is counted. Torch-free, unless an engine hands torch tensors over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import mmap
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
 
 from astraflow.core.data import Manifest
 from astraflow.core.protocol.clients import SenderClient
@@ -26,11 +30,21 @@ from astraflow.core.protocol.messages import (
     TransferReply,
     TransferRequest,
 )
-from astraflow.core.weight_manager.digest import buffer_digests, check_manifest, describe_difference, differing
-from astraflow.core.weight_manager.handover import Handover, handover_for
+from astraflow.core.weight_manager.delta import Change, DeltaReader
+from astraflow.core.weight_manager.digest import (
+    buffer_digests,
+    check_manifest,
+    describe_difference,
+    differing,
+    tensor_digest,
+)
+from astraflow.core.weight_manager.payload import DeltaPayload, FullPayload, Payload
+from astraflow.core.weight_manager.policy import Strategy, SyncPolicy
 from astraflow.core.weight_manager.sender_state import UNKNOWN_INSTANCE, VERSION_GONE
 from astraflow.core.weight_manager.transports import TRANSPORTS, Grant, open_fetch
-from astraflow.errors import AstraFlowError, CallerError, DeadlineError, UnknownNameError, WeightError, boundary
+from astraflow.errors import CallerError, DeadlineError, UnknownNameError, WeightError
+
+logger = logging.getLogger(__name__)
 
 PULL_TIMEOUT_S = 300.0
 """Seconds a pull may take in all."""
@@ -42,71 +56,33 @@ FETCHES = 2
 """Times that broken bytes are fetched before the version is refused."""
 
 
-class Payload:
-    """A version's verified bytes, waiting to be applied; afterwards, what they overwrote."""
+class _InFullError(WeightError):
+    """There is no delta to be had; nothing is wrong."""
 
-    def __init__(self, manifest: Manifest, staging: mmap.mmap, give_back: Callable[[mmap.mmap], None]) -> None:
-        self.manifest = manifest
-        self.mode = "full"
-        self.bytes = manifest.nbytes
-        self.broken = 0
-        """Tensors that arrived broken and were fetched again."""
-        self.timing: dict[str, float] = {}
-        """pull_s, verify_s and, once applied, load_s."""
-        self._staging: mmap.mmap | None = staging
-        self._give_back = give_back
-        self._handover: Handover | None = None
-
-    @property
-    def version(self) -> int:
-        return self.manifest.version
-
-    def apply(self, weights: Mapping[str, Any] | Handover) -> None:
-        """Overwrite an engine's weights in place and prove it; runs on the engine's thread, once.
-
-        `weights`: torch tensors or writable buffers of wire bytes by name, or an engine's own Handover. On
-        WeightError the engine holds what it held before, bit for bit.
-        """
-        if self._staging is None or self._handover is not None:
-            raise WeightError(f"version {self.version} was applied or released already")
-        started = time.perf_counter()
-        handover = handover_for(weights)
-        handover.apply(self.manifest, memoryview(self._staging)[: self.bytes])
-        try:
-            with boundary(WeightError, f"version {self.version} cannot be proven"):
-                wrong = differing(self.manifest, handover.digests(self.manifest))
-        except AstraFlowError:
-            handover.rollback()
-            raise
-        if wrong:
-            handover.rollback()
-            raise WeightError(
-                f"the engine does not hold version {self.version} after it was applied: "
-                f"{describe_difference(wrong, self.manifest)}; rolled back"
-            )
-        self._handover = handover
-        self.timing["load_s"] = time.perf_counter() - started
-
-    def rollback(self) -> None:
-        """Undo a successful `apply` (a later check failed), on the engine's thread."""
-        if self._handover is None or self._staging is None:
-            raise WeightError(f"version {self.version} is not applied, or was released")
-        self._handover.rollback()
-        self._handover = None
-        self.release()
-
-    def release(self) -> None:
-        """Give the staging memory back to the receiver; the version is final. Again is fine."""
-        staging, self._staging, self._handover = self._staging, None, None
-        if staging is not None:
-            self._give_back(staging)
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Receiver:
     """Fetches versions for one engine. One pull at a time; a second one waits."""
 
-    def __init__(self, host: str, port: int, token: str, *, transport: str = "tcp") -> None:
-        """`host` and `port` are the rollout service's own: its name among the sender's receivers."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token: str,
+        *,
+        transport: str = "tcp",
+        strategy: Strategy = "full",
+        full_sync_interval: int = 0,
+        reach: Callable[[str, int], tuple[str, int]] = lambda host, port: (host, port),
+    ) -> None:
+        """`host` and `port` are the rollout service's own: its name among the sender's receivers.
+
+        `full_sync_interval`: see SyncPolicy. `reach`: the address under which a sender's address is reached from here,
+        for a tunnel or a forwarded port.
+        """
         if transport not in TRANSPORTS:
             raise UnknownNameError("weight transport", transport, list(TRANSPORTS))
         self._host = host
@@ -115,6 +91,8 @@ class Receiver:
         self._transport = transport
         self._clients: dict[str, SenderClient] = {}
         self._registrations: dict[str, RegisterReceiverReply] = {}
+        self.policy = SyncPolicy(strategy, full_sync_interval)
+        self._reach = reach
         self._one_at_a_time = asyncio.Lock()
         self._spare: mmap.mmap | None = None
 
@@ -129,7 +107,8 @@ class Receiver:
         deadline = time.monotonic() + timeout
         try:
             async with asyncio.timeout(timeout), self._one_at_a_time:
-                return await self._pull(endpoint, manifest, deadline)
+                payload = await self._pull_delta(endpoint, manifest, deadline)
+                return payload or await self._pull(endpoint, manifest, deadline)
         except TimeoutError as error:
             raise DeadlineError(f"{_name(manifest)} was not pulled from {endpoint} within {timeout:.0f} s") from error
 
@@ -151,7 +130,7 @@ class Receiver:
             broken = await asyncio.to_thread(_differing_in, wanted, staging)
             verify_s += time.perf_counter() - began
             if not broken:
-                payload = Payload(wanted, staging, self._take_back)
+                payload = FullPayload(wanted, staging, self.policy, self._take_back)
                 payload.timing = {"pull_s": time.perf_counter() - started - verify_s, "verify_s": verify_s}
                 payload.broken = total_broken
                 return payload
@@ -161,52 +140,91 @@ class Receiver:
         difference = describe_difference(broken, wanted)
         raise WeightError(f"{_name(wanted)} arrived broken {FETCHES} times: {difference}")
 
+    async def _pull_delta(self, endpoint: str, wanted: Manifest, deadline: float) -> Payload | None:
+        """Fetch and verify the deltas from the engine's version to `wanted`; None: it has to be the full version."""
+        base = self.policy.base_for(wanted)
+        if base is None:
+            return None
+        try:
+            return await self._delta_chain(endpoint, base, wanted, deadline)
+        except _InFullError as error:
+            self.policy.fell_back(error.reason)
+        except WeightError as error:
+            logger.warning("%s from %s: %s; it is pulled in full", _name(wanted), endpoint, error)
+            self.policy.fell_back("broken")
+        return None
+
+    async def _delta_chain(self, endpoint: str, base: Manifest, wanted: Manifest, deadline: float) -> Payload:
+        started = time.perf_counter()
+        have = (base.version, base.digest)
+        changes: list[Change] = []
+        length, verify_s = 0, 0.0
+        while have[0] < wanted.version:
+            reply = await self._grant(endpoint, wanted.version, "delta", have[0])
+            if not reply.ok:
+                raise _InFullError(reply.reason)
+            if not have[0] < reply.version <= wanted.version:
+                raise WeightError(f"version {reply.version} does not lie between {have[0]} and {wanted.version}")
+            length += reply.bytes
+            if not self.policy.worth(length, wanted):
+                raise _InFullError("too_long")
+            file = bytearray(reply.bytes)
+            if not await self._transfer(endpoint, reply, memoryview(file), deadline):
+                raise _InFullError(VERSION_GONE)
+            began = time.perf_counter()
+            have = await asyncio.to_thread(_read_delta, file, reply, have, wanted, changes)
+            verify_s += time.perf_counter() - began
+        payload = DeltaPayload(wanted, length, changes, self.policy)
+        payload.timing = {"pull_s": time.perf_counter() - started - verify_s, "verify_s": verify_s}
+        return payload
+
     async def _fetch(self, endpoint: str, wanted: Manifest, deadline: float) -> tuple[Manifest, mmap.mmap]:
         """Fetch `wanted`, or the newest where that is gone, until a whole version is there."""
         while True:
             reply = await self._grant(endpoint, wanted.version)
             if not reply.ok and reply.reason != VERSION_GONE:
                 raise WeightError(f"the sender at {endpoint} refused {_name(wanted)}: {reply.reason}")
-            staging = await self._transfer(endpoint, wanted, reply, deadline) if reply.ok else None
-            if staging is not None:
-                return wanted, staging
+            if reply.ok:
+                if reply.bytes != wanted.nbytes:
+                    raise WeightError(
+                        f"the sender at {endpoint} offers {reply.bytes} bytes as {_name(wanted)}, "
+                        f"its manifest says {wanted.nbytes}"
+                    )
+                staging = self._staging(wanted.nbytes)
+                # a transfer that raises may still be written to by its threads, and its buffer is not kept
+                if await self._transfer(endpoint, reply, memoryview(staging)[: wanted.nbytes], deadline):
+                    return wanted, staging
+                self._take_back(staging)
             wanted = await self._newest(endpoint, wanted)
 
-    async def _transfer(
-        self, endpoint: str, wanted: Manifest, reply: TransferReply, deadline: float
-    ) -> mmap.mmap | None:
-        """Move the bytes into a staging buffer; None where the version was overwritten meanwhile."""
-        if reply.bytes != wanted.nbytes:
-            raise WeightError(
-                f"the sender at {endpoint} offers {reply.bytes} bytes as {_name(wanted)}, "
-                f"its manifest says {wanted.nbytes}"
-            )
-        staging = self._staging(wanted.nbytes)
+    async def _transfer(self, endpoint: str, reply: TransferReply, into: memoryview, deadline: float) -> bool:
+        """Move the bytes that were granted into a buffer; False where they went away meanwhile."""
         registration = self._registrations[endpoint]
+        host, port = self._reach(endpoint.rpartition(":")[0].strip("[]"), registration.trainer_rpc_port)
         grant = Grant(
-            host=endpoint.rpartition(":")[0].strip("[]"),
-            version=wanted.version,
-            length=wanted.nbytes,
-            port=registration.trainer_rpc_port,
+            host=host,
+            version=reply.version,
+            length=reply.bytes,
+            port=port,
             ticket=bytes.fromhex(reply.ticket),
-            path=registration.shm_name,
+            path=reply.path or registration.shm_name,
             offset=reply.offset,
         )
-        fetch = open_fetch(self._transport, grant, memoryview(staging)[: wanted.nbytes], deadline)
+        fetch = open_fetch(self._transport, grant, into, deadline)
         try:
-            complete = await asyncio.to_thread(fetch.run)
+            return await asyncio.to_thread(fetch.run)
         except asyncio.CancelledError:
-            fetch.cancel()  # its thread may still write into the buffer, which therefore is not kept
+            fetch.cancel()
             raise
-        if not complete:
-            self._take_back(staging)
-            return None
-        return staging
 
-    async def _grant(self, endpoint: str, version: int) -> TransferReply:
+    async def _grant(
+        self, endpoint: str, version: int, mode: Literal["full", "delta"] = "full", have_version: int = -1
+    ) -> TransferReply:
         """Ask for a version; register first where the sender does not know us, as after its restart."""
         client = self._client(endpoint)
-        request = TransferRequest(instance_id=f"{self._host}:{self._port}", version=version)
+        request = TransferRequest(
+            instance_id=f"{self._host}:{self._port}", version=version, mode=mode, have_version=have_version
+        )
         if endpoint in self._registrations:
             reply = await client.request_transfer(request, timeout=CALL_TIMEOUT_S)
             if reply.reason != UNKNOWN_INSTANCE:
@@ -250,7 +268,9 @@ class Receiver:
 
     def _client(self, endpoint: str) -> SenderClient:
         if endpoint not in self._clients:
-            self._clients[endpoint] = SenderClient(f"http://{endpoint}", self._token, timeout=CALL_TIMEOUT_S)
+            host, _, port = endpoint.rpartition(":")
+            at, number = self._reach(host, int(port))
+            self._clients[endpoint] = SenderClient(f"http://{at}:{number}", self._token, timeout=CALL_TIMEOUT_S)
         return self._clients[endpoint]
 
     def _staging(self, length: int) -> mmap.mmap:
@@ -265,6 +285,27 @@ class Receiver:
 def _differing_in(manifest: Manifest, staging: mmap.mmap) -> list[str]:
     """Names of the tensors in a staging buffer whose bytes are not the manifest's."""
     return differing(manifest, buffer_digests(manifest.tensors, memoryview(staging)))
+
+
+def _read_delta(
+    file: bytearray, reply: TransferReply, have: tuple[int, str], wanted: Manifest, changes: list[Change]
+) -> tuple[int, str]:
+    """Verify one delta of a chain, add its changes, and return (version, digest) of what it makes."""
+    if tensor_digest(file) != reply.digest:
+        raise WeightError(f"the delta to version {reply.version} arrived broken")
+    if reply.version == wanted.version and wanted.delta_digest not in (None, reply.digest):
+        raise WeightError(f"the delta offered for version {reply.version} is not the one that its manifest names")
+    reader = DeltaReader(memoryview(file))
+    reached = (reader.header.version, reader.header.digest)
+    # what an earlier delta of a chain makes is known by its header only; the last one has to make the manifest's
+    target = (
+        wanted
+        if reply.version == wanted.version
+        else msgspec.structs.replace(wanted, version=reply.version, digest=reader.header.digest)
+    )
+    reader.check(*have, target)
+    changes.extend(reader.changes())
+    return reached
 
 
 def _name(manifest: Manifest) -> str:

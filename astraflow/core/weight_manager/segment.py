@@ -48,7 +48,7 @@ class DoubleBuffer:
     @classmethod
     def create(cls, length: int) -> DoubleBuffer:
         """Allocate the memory of both halves."""
-        return cls(_anonymous_file(), length, writable=True)
+        return cls(anonymous_file(), length, writable=True)
 
     @classmethod
     def attach(cls, fd: int, length: int) -> DoubleBuffer:
@@ -83,6 +83,11 @@ class DoubleBuffer:
         os.close(self.fd)
 
 
+def write_mark(fd: int, offset: int, version: int) -> None:
+    """Mark what begins at `offset` of another file in the same way."""
+    os.pwrite(fd, _MARK.pack(version), offset - PAGE)
+
+
 def read_mark(fd: int, offset: int) -> int:
     """The mark of the half that begins at `offset`, read through a descriptor."""
     return int(_MARK.unpack(os.pread(fd, _MARK.size, offset - PAGE))[0])
@@ -93,9 +98,10 @@ def path_of(fd: int) -> str:
     return f"/proc/{os.getpid()}/fd/{fd}"
 
 
-def _anonymous_file() -> int:
+def anonymous_file(name: str = "astraflow-weights") -> int:
+    """Descriptor of memory without a place in any folder; `name` is only seen in /proc."""
     if sys.platform == "linux":
-        return os.memfd_create("astraflow-weights", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with tempfile.TemporaryFile() as file:  # has no name either
         return os.dup(file.fileno())
 

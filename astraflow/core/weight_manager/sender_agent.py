@@ -1,11 +1,13 @@
 """The weight sender agent: a process of its own beside each trainer, so that serving never takes the trainer's time.
 
-Torch-free. It digests what the trainer published into shared memory, answers the control routes, and serves the bytes.
+Torch-free. It digests what the trainer published into shared memory, answers the control routes, serves the bytes, and
+makes the delta from the version in the other half, for as long as that half is left alone.
 
     loop / thread     consumes           produces              waits for          ended by
     orders (thread)   stdin: Publish     SenderState, reports  the trainer        end of file: the trainer is gone
-    reports (thread)  reports            stdout: Published     the trainer        the process
-    control (loop)    HTTP of receivers  grants                requests           orders
+    reports (thread)  reports            stdout: Published …   the trainer        the process
+    control (loop)    HTTP of receivers  grants                requests; a delta  orders
+                                                               that is being made
     streams (threads) ranges by ticket   bytes                 receivers, ≤ 30 s  the process
 
 Run by WeightManager as `python -m astraflow.core.weight_manager.sender_agent` (settings come through stdin).
@@ -14,12 +16,14 @@ Run by WeightManager as `python -m astraflow.core.weight_manager.sender_agent` (
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import queue
 import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import BinaryIO
 
 from astraflow.core.data import Manifest
@@ -32,6 +36,7 @@ from astraflow.core.protocol.messages import (
     TransferRequest,
 )
 from astraflow.core.weight_manager.agent_pipe import (
+    DeltaMade,
     Listening,
     Publish,
     Published,
@@ -41,11 +46,17 @@ from astraflow.core.weight_manager.agent_pipe import (
     pack,
     read_order,
 )
+from astraflow.core.weight_manager.delta import encode_delta
+from astraflow.core.weight_manager.delta_store import DeltaStore, StoredDelta
 from astraflow.core.weight_manager.digest import build_manifest
-from astraflow.core.weight_manager.segment import DoubleBuffer
+from astraflow.core.weight_manager.segment import HALVES, WRITING, DoubleBuffer
 from astraflow.core.weight_manager.sender_state import SenderState
 from astraflow.core.weight_manager.transports.tcp import BulkServer
+from astraflow.core.weight_manager.version_folder import VersionFolder
 from astraflow.errors import InvariantError
+
+DELTA_WAIT_S = 10.0
+"""Longest that a request for a delta waits for one that is being made."""
 
 
 class SenderAgent:
@@ -57,7 +68,17 @@ class SenderAgent:
         self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self._report_fd = report_fd
         self._buffer = DoubleBuffer.attach(settings.segment_fd, settings.length)
-        self.state = SenderState(settings.model_id, self._buffer, settings.layout, settings.transports)
+        self._folder = None if settings.folder is None else VersionFolder(Path(settings.folder))
+        self._deltas = DeltaStore(settings.deltas_kept, settings.length, self._folder) if settings.deltas_kept else None
+        self._delta_settled = asyncio.Event()
+        self.state = SenderState(
+            settings.model_id,
+            self._buffer,
+            settings.layout,
+            settings.transports,
+            deltas=self._deltas,
+            folder=self._folder,
+        )
         self._streams = BulkServer(settings.host, self.state.bulk)
         app = build_app("weight sender agent", settings.token, self._routes())
         self._server = Server(app, settings.host, settings.port)
@@ -79,7 +100,10 @@ class SenderAgent:
             while (order := read_order(self._orders)) is not None:
                 if not isinstance(order, Publish):
                     raise InvariantError(f"the agent was ordered a second {type(order).__name__}")
-                self._reports.put(self._publish(order, loop))
+                report = self._publish(order, loop)
+                self._reports.put(report)
+                if self._deltas is not None and isinstance(report, Published):
+                    self._reports.put(self._make_delta(self._deltas, report.manifest, order.half, loop))
         finally:
             loop.call_soon_threadsafe(self._server.stop)
 
@@ -87,6 +111,9 @@ class SenderAgent:
         started = time.perf_counter()
         half = self._buffer.half(order.half)
         manifest = build_manifest(self._settings.model_id, order.version, self._settings.layout, half)
+        if self._folder is not None and self._buffer.version_in(order.half) == order.version:
+            # overwritten meanwhile, it stays on disk unannounced until it is one too many
+            self._folder.write_version(manifest, half)
         if self._buffer.version_in(order.half) != order.version:
             return Superseded(version=order.version)
         digest_s = time.perf_counter() - started
@@ -95,6 +122,50 @@ class SenderAgent:
 
     async def _register(self, manifest: Manifest, half: int) -> None:
         self.state.published(manifest, half)
+        self.state.delta_pending = manifest.version if self._deltas is not None else None
+        self._delta_settled.clear()
+
+    def _make_delta(
+        self, deltas: DeltaStore, target: Manifest, half: int, loop: asyncio.AbstractEventLoop
+    ) -> DeltaMade:
+        """Make the delta from the version in the other half, unless the trainer takes one of the halves meanwhile."""
+        started = time.perf_counter()
+        other = (half + 1) % HALVES
+        base_version = self._buffer.version_in(other)
+        stored: StoredDelta | None = None
+        reason = "no_base"
+        if base_version != WRITING and base_version in self.state.manifests:
+            base = self.state.manifests[base_version]
+
+            def untouched() -> bool:
+                return (
+                    self._buffer.version_in(other) == base_version and self._buffer.version_in(half) == target.version
+                )
+
+            encoded = encode_delta(
+                base,
+                target,
+                self._buffer.half(other),
+                self._buffer.half(half),
+                limit=deltas.longest,
+                proceed=untouched,
+            )
+            reason = "" if encoded is not None else "too_long" if untouched() else "overwritten"
+            stored = None if encoded is None else deltas.add(base, target, encoded)
+        asyncio.run_coroutine_threadsafe(self._settle_delta(stored), loop).result()
+        return DeltaMade(
+            version=target.version,
+            base=None if stored is None else stored.base,
+            reason=reason,
+            digest="" if stored is None else stored.digest,
+            bytes=0 if stored is None else stored.length,
+            changed=0 if stored is None else stored.changed,
+            seconds=time.perf_counter() - started,
+        )
+
+    async def _settle_delta(self, delta: StoredDelta | None) -> None:
+        self.state.delta_made(delta)
+        self._delta_settled.set()
 
     def _tell(self) -> None:
         """Write reports; a trainer that does not read them delays nothing else."""
@@ -123,6 +194,9 @@ class SenderAgent:
         return self.state.register(request, self._settings.host, self._streams.port)
 
     async def _request_transfer(self, request: TransferRequest) -> TransferReply:
+        if request.mode == "delta" and self.state.delta_pending in (request.version, self.state.version):
+            with contextlib.suppress(TimeoutError):  # not ready: the answer says so
+                await asyncio.wait_for(self._delta_settled.wait(), DELTA_WAIT_S)
         return self.state.grant(request)
 
 

@@ -7,8 +7,11 @@ agent does not know (the agent was restarted) is told so.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
+
+import msgspec
 
 from astraflow.core.data import Manifest, TensorEntry
 from astraflow.core.protocol.messages import (
@@ -17,8 +20,10 @@ from astraflow.core.protocol.messages import (
     TransferReply,
     TransferRequest,
 )
+from astraflow.core.weight_manager.delta_store import DeltaStore, StoredDelta
 from astraflow.core.weight_manager.segment import DoubleBuffer, path_of
 from astraflow.core.weight_manager.transports import Bulk
+from astraflow.core.weight_manager.version_folder import VersionFolder
 from astraflow.errors import CallerError, DeadlineError
 
 MANIFESTS_KEPT = 256
@@ -28,6 +33,7 @@ TICKETS_KEPT = 1024
 UNKNOWN_INSTANCE = "unknown_instance"
 VERSION_GONE = "version_gone"
 DELTA_NOT_READY = "delta_not_ready"
+BASE_MISMATCH = "base_mismatch"
 
 
 class SenderState:
@@ -40,16 +46,22 @@ class SenderState:
         layout: tuple[TensorEntry, ...],
         transports: tuple[str, ...],
         new_ticket: Callable[[], bytes] = lambda: secrets.token_bytes(16),
+        deltas: DeltaStore | None = None,
+        folder: VersionFolder | None = None,
     ) -> None:
         self._model_id = model_id
         self._buffer = buffer
-        self._layout = layout
+        self._elements = max(1, sum(prod(entry.shape) for entry in layout))
         self._transports = transports
         self._new_ticket = new_ticket
         self._receivers: dict[str, str] = {}
         self._manifests: dict[int, Manifest] = {}
         self._halves: dict[int, int] = {}
         self._tickets: dict[bytes, Bulk] = {}
+        self._deltas = deltas
+        self._folder = folder
+        self.delta_pending: int | None = None
+        """The version whose delta is being made."""
 
     def published(self, manifest: Manifest, half: int) -> None:
         """A version became available; what lay in that half before is gone."""
@@ -61,10 +73,26 @@ class SenderState:
         # replaced, not changed: the streams' threads look tickets up meanwhile
         self._tickets = {ticket: bulk for ticket, bulk in self._tickets.items() if bulk.intact()}
 
+    def delta_made(self, delta: StoredDelta | None) -> None:
+        """The delta that was pending is there; or there will be none."""
+        self.delta_pending = None
+        if delta is not None and delta.version in self._manifests:
+            self._manifests[delta.version] = msgspec.structs.replace(
+                self._manifests[delta.version],
+                base=delta.base,
+                base_digest=self._manifests[delta.base].digest,
+                delta_digest=delta.digest,
+            )
+
     @property
     def version(self) -> int:
         """The newest version; -1 before the first publish."""
         return next(reversed(self._halves), -1)
+
+    @property
+    def manifests(self) -> Mapping[int, Manifest]:
+        """Those that are still answerable, by version."""
+        return self._manifests
 
     def newest(self) -> Manifest:
         """Its manifest; DeadlineError (503) before the first publish."""
@@ -84,13 +112,15 @@ class SenderState:
         return {"single_buffer_length": self._buffer.length, "tensors_meta": meta}
 
     def capabilities(self) -> dict[str, Any]:
+        delta = None if self._deltas is None else self._deltas.newest
+        ready = delta is not None and delta.version == self.version
         return {
-            "strategies": ["full"],
+            "strategies": ["full"] if self._deltas is None else ["full", "delta"],
             "version": self.version,
-            "delta_ready": False,
-            "delta_base_version": None,
-            "delta_sparsity": None,
-            "delta_size_bytes": None,
+            "delta_ready": ready,
+            "delta_base_version": delta.base if delta is not None and ready else None,
+            "delta_sparsity": 1 - delta.changed / self._elements if delta is not None and ready else None,
+            "delta_size_bytes": delta.length if delta is not None and ready else None,
             "transports": list(self._transports),
         }
 
@@ -107,6 +137,7 @@ class SenderState:
             trainer_hostname=host,
             trainer_rpc_port=bulk_port,
             shm_name=path_of(self._buffer.fd) if "shm" in self._transports else None,
+            path=None if self._folder is None else str(self._folder.root),
         )
 
     def grant(self, request: TransferRequest) -> TransferReply:
@@ -115,21 +146,57 @@ class SenderState:
             return TransferReply(ok=False, reason=UNKNOWN_INSTANCE)
         newest = self.newest().version
         if request.mode == "delta":
-            return TransferReply(ok=False, version=newest, mode="delta", fallback="full", reason=DELTA_NOT_READY)
+            return self._grant_delta(request, newest)
         version = newest if request.version is None else request.version
         half = self._halves.get(version)
         if half is None or self._buffer.version_in(half) != version:
             return TransferReply(ok=False, version=newest, reason=VERSION_GONE)
-        ticket = self._new_ticket()
+        if self._receivers[request.instance_id] == "disk":
+            path = None if self._folder is None else self._folder.full(version)
+            if path is None:
+                return TransferReply(ok=False, version=newest, reason=VERSION_GONE)
+            return TransferReply(ok=True, version=version, bytes=self._manifests[version].nbytes, path=str(path))
         bulk = Bulk(
             fd=self._buffer.fd,
             offset=self._buffer.offset(half),
             length=self._manifests[version].nbytes,
             intact=lambda: self._buffer.version_in(half) == version,
         )
+        ticket = self._lend(bulk)
+        return TransferReply(ok=True, version=version, bytes=bulk.length, offset=bulk.offset, ticket=ticket)
+
+    def _grant_delta(self, request: TransferRequest, newest: int) -> TransferReply:
+        """Lend the delta that starts from the version which the receiver has: from no other (law 20)."""
+        wanted = newest if request.version is None else request.version
+        delta = None if self._deltas is None else self._deltas.on(request.have_version)
+        if delta is None or delta.version > wanted:
+            expected = self._deltas is None or request.have_version in list(self._halves)[:-1]
+            reason = DELTA_NOT_READY if expected else BASE_MISMATCH
+            return TransferReply(ok=False, version=newest, mode="delta", fallback="full", reason=reason)
+        ticket = ""
+        if delta.file is not None:
+            # the question keeps the file open for its stream; dropping a delta cuts its readers off
+            bulk = Bulk(delta.file.fd, delta.offset, delta.length, lambda: self._keeps(delta))
+            ticket = self._lend(bulk)
+        return TransferReply(
+            ok=True,
+            version=delta.version,
+            mode="delta",
+            bytes=delta.length,
+            offset=delta.offset,
+            path=delta.path,
+            digest=delta.digest,
+            ticket=ticket,
+        )
+
+    def _keeps(self, delta: StoredDelta) -> bool:
+        return self._deltas is not None and self._deltas.on(delta.base) is delta
+
+    def _lend(self, bulk: Bulk) -> str:
+        ticket = self._new_ticket()
         recent = list(self._tickets.items())[1 - TICKETS_KEPT :]
         self._tickets = {**dict(recent), ticket: bulk}
-        return TransferReply(ok=True, version=version, bytes=bulk.length, offset=bulk.offset, ticket=ticket.hex())
+        return ticket.hex()
 
     def bulk(self, ticket: bytes) -> Bulk | None:
         """What a ticket lends; called from the streams' threads."""

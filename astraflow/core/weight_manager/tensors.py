@@ -9,12 +9,15 @@ floating dtype: what it publishes is rounded once, here, and that is what the ve
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from astraflow.core.data import Manifest, TensorEntry
 from astraflow.core.data.manifest import WIRE_DTYPES
+from astraflow.core.weight_manager.delta import Change
 from astraflow.core.weight_manager.digest import parts_digest, tensor_digest
 from astraflow.core.weight_manager.handover import agreed
 from astraflow.core.weight_manager.layout import lay_out, match_names
@@ -32,6 +35,8 @@ CONTAINED_IN: dict[str, tuple[str, ...]] = {
     "float8_e5m2": ("float16", "bfloat16", "float32"),
 }
 """For each wire dtype, the wider ones that hold all of its values."""
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+"""By element size: the dtype that stands for the bits."""
 CHUNK = 2**18
 """Elements exchanged or converted at once: bounds the memory beside the tensor and stays inside a core's cache."""
 
@@ -89,17 +94,27 @@ class TensorHandover:
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         self._weights = {name: weight.detach() for name, weight in weights.items()}
         self._exchanged: list[tuple[Tensor, Tensor]] = []
+        self._overwritten: list[_Overwritten] = []
 
     def apply(self, manifest: Manifest, payload: memoryview) -> None:
+        self._exchanged, self._overwritten = [], []
         matched = match_names(self._weights, manifest)
         storages = {entry.name: self._storages(entry, matched[entry.name]) for entry in manifest.tensors}
-        self._exchanged = []
         for entry in manifest.tensors:
             fresh = wire_view(entry, payload)
             *others, last = storages[entry.name]
             for held in others:  # an alias with a storage of its own takes a copy
                 self._put(held, fresh.clone())
             self._put(last, fresh)
+
+    def overwrite(self, manifest: Manifest, changes: Iterable[Change]) -> None:
+        self._exchanged, self._overwritten = [], []
+        matched = match_names(self._weights, manifest)
+        storages = [self._storages(entry, matched[entry.name]) for entry in manifest.tensors]
+        for change in changes:
+            dtype = TORCH_DTYPES[manifest.tensors[change.index].dtype]
+            for held in storages[change.index]:
+                self._overwritten.append(_Overwritten.by(change, held, dtype))
 
     def digests(self, manifest: Manifest) -> tuple[str, ...]:
         matched = match_names(self._weights, manifest)
@@ -114,6 +129,8 @@ class TensorHandover:
         while self._exchanged:
             held, kept = self._exchanged.pop()
             held.copy_(kept)
+        while self._overwritten:
+            self._overwritten.pop().put_back()
 
     def _put(self, held: Tensor, fresh: Tensor) -> None:
         """Exchange chunk by chunk, and note in the undo log where what was overwritten lies."""
@@ -142,6 +159,44 @@ class TensorHandover:
                 raise WeightError(f"{name} is {dtype} in the engine, which cannot hold {entry.dtype} exactly")
             distinct.setdefault(_identity(name, held), held)
         return list(distinct.values())
+
+
+class _Overwritten:
+    """Some elements of one engine tensor, and what was there before a delta came."""
+
+    def __init__(self, elements: np.ndarray | Tensor, where: Any, kept: np.ndarray | Tensor) -> None:
+        self._elements = elements
+        self._where = where
+        self._kept = kept
+
+    @classmethod
+    def by(cls, change: Change, held: Tensor, dtype: torch.dtype) -> _Overwritten:
+        """Write a change into a tensor of the wire `dtype` or a wider one.
+
+        A contiguous CPU tensor in wire dtype is seen as integers by numpy, whose indexed writes take a third of torch's
+        time; everything else goes through torch, on the tensor's device.
+        """
+        if held.device.type == "cpu" and held.dtype == dtype and held.is_contiguous():
+            bits = held.flatten().view(_INTEGERS[held.element_size()]).numpy().view(change.values.dtype)
+            where: Any = slice(None) if change.positions is None else change.positions
+            done = cls(bits, where, bits[where].copy())
+            bits[where] = change.values
+            return done
+        signed = np.ascontiguousarray(change.values).view(f"i{change.values.itemsize}")
+        values = torch.from_numpy(signed.copy()).view(dtype).to(held.device, held.dtype)
+        if change.positions is None or held.dim() == 0:
+            fresh = values.view(held.shape)
+            done = cls(held, ..., held.clone())
+            held.copy_(fresh)
+            return done
+        positions = torch.from_numpy(change.positions).to(held.device)
+        where = torch.unravel_index(positions, held.shape)
+        done = cls(held, where, held[where])
+        held[where] = values
+        return done
+
+    def put_back(self) -> None:
+        self._elements[self._where] = self._kept  # type: ignore[assignment]
 
 
 def wire_view(entry: TensorEntry, buffer: memoryview) -> Tensor:
@@ -178,7 +233,7 @@ def _chunks(tensor: Tensor) -> Iterator[tuple[int, int]]:
 
 def _same_bits(left: Tensor, right: Tensor) -> bool:
     """Equality that tells -0 from 0 and finds NaN equal to itself."""
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[left.element_size()]
+    integers = _INTEGERS[left.element_size()]
     return torch.equal(left.contiguous().view(integers), right.contiguous().view(integers))
 
 

@@ -12,7 +12,8 @@ import torch
 from astraflow.core.data import Manifest
 from astraflow.core.weight_manager import WeightManager, receiver
 from astraflow.core.weight_manager.handover import digest_of
-from astraflow.core.weight_manager.receiver import Payload, Receiver
+from astraflow.core.weight_manager.payload import FullPayload, Payload
+from astraflow.core.weight_manager.receiver import Receiver
 from astraflow.errors import CallerError, DeadlineError, PeerError, UnknownNameError, WeightError
 
 PARAMS = {"w": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2)}
@@ -79,10 +80,13 @@ def test_memory_is_used_again_only_when_it_was_given_back(published: Published) 
         receiver = Receiver("127.0.0.1", 1, "secret")
         first = await receiver.pull(published.endpoint, published.manifest)
         second = await receiver.pull(published.endpoint, published.manifest)
+        assert isinstance(first, FullPayload)
+        assert isinstance(second, FullPayload)
         assert first._staging is not second._staging
         kept = first._staging
         first.release()
         third = await receiver.pull(published.endpoint, published.manifest)
+        assert isinstance(third, FullPayload)
         assert third._staging is kept
         for payload in (second, third):
             payload.apply(engine())
@@ -170,7 +174,7 @@ def test_a_sender_that_does_not_answer_ends_at_the_deadline(published: Published
 
 
 def test_an_unknown_transport_is_refused_at_once() -> None:
-    with pytest.raises(UnknownNameError, match="known: shm, tcp"):
+    with pytest.raises(UnknownNameError, match="known: disk, shm, tcp"):
         Receiver("127.0.0.1", 1, "secret", transport="rdma")
 
 

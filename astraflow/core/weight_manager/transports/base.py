@@ -32,9 +32,9 @@ class Grant:
     ticket: bytes = b""
     """16 bytes that name the transfer on the bulk streams (tcp)."""
     path: str | None = None
-    """The shared segment (shm)."""
+    """The shared segment (shm), or a file in a shared folder (disk)."""
     offset: int = 0
-    """First byte of the version in it (shm)."""
+    """First byte of the version in it."""
 
 
 class Fetch(Protocol):
