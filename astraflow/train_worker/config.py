@@ -132,6 +132,23 @@ class SaverConfig(Section):
     freq_steps: int | None = Field(default=None, ge=1)
 
 
+class RecoverConfig(Section):
+    """Going on after a process died."""
+
+    mode: Literal["disabled", "auto", "fault", "resume"] = "disabled"
+    """disabled: a process that dies ends the run. fault: it is started again in place. auto: also, a run that was
+    stopped goes on when it is started again in its run directory. resume: as auto, and an error where there is nothing
+    to go on from."""
+    freq_steps: int = Field(default=10, ge=1)
+    """Steps between two states that the trainer can continue from (model, optimiser, schedule, random state)."""
+    retries: int = Field(default=3, ge=0)
+    """How often one process of the run is started again."""
+
+    @property
+    def enabled(self) -> bool:
+        return self.mode != "disabled"
+
+
 class TrainerConfig(Section):
     """One policy's training."""
 
@@ -144,6 +161,7 @@ class TrainerConfig(Section):
     actor: ActorConfig = ActorConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()
     saver: SaverConfig = SaverConfig()
+    recover: RecoverConfig = RecoverConfig()
     stats_logger: StatsLoggerConfig = StatsLoggerConfig()
     batch_timeout_s: float = Field(default=600.0, gt=0)
     """Longest wait for a batch before the run stops, naming what Dataflow waits for."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from astraflow.errors import InvariantError
+from astraflow.errors import InvariantError, WeightError
 from astraflow.train_worker.config import OptimizerConfig
+
+_MASTER = "master"
+"""Name of a float32 master among the state of its parameter."""
 
 
 def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float:
@@ -67,6 +70,38 @@ class Optimizer:
     @property
     def steps_done(self) -> int:
         return self._step
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that the next step depends on, but for parameters that are their own masters; live tensors."""
+        state = {"steps_done": torch.tensor(self._step)}
+        for number, (parameter, master) in enumerate(zip(self._parameters, self._masters, strict=True)):
+            state |= {f"{number}.{name}": value for name, value in self._adamw.state.get(master, {}).items()}
+            if parameter is not master:
+                state[f"{number}.{_MASTER}"] = master.detach()
+        return state
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what `state` returned. WeightError where it is of other parameters."""
+        fields: dict[int, dict[str, Tensor]] = {}
+        for name, value in state.items():
+            index, _, field = name.partition(".")
+            if field:
+                fields.setdefault(int(index), {})[field] = value
+        for number, master in enumerate(self._masters):
+            found = fields.pop(number, {})
+            if any(value.shape not in ((), master.shape) for value in found.values()):
+                raise WeightError(
+                    f"the optimiser's state of parameter {number} does not fit shape {tuple(master.shape)}"
+                )
+            kept = found.pop(_MASTER, None)
+            if kept is not None:
+                with torch.no_grad():
+                    master.copy_(kept)
+            if found:
+                self._adamw.state[master] = {name: value.to(master.device) for name, value in found.items()}
+        if fields:
+            raise WeightError(f"the optimiser's state has {len(fields)} parameters more than the model")
+        self._step = int(state["steps_done"])
 
     def zero_grad(self) -> None:
         for tensor in (*self._parameters, *self._masters):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -60,3 +60,14 @@ class TrainEngine(Protocol):
 
     def save(self, directory: Path, tokenizer: Tokenizer) -> None:
         """Write the model in Hugging Face layout."""
+
+
+@runtime_checkable
+class Restorable(Protocol):
+    """An engine that can go on exactly where another process was."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Model, optimiser, schedule and random state, by name; live tensors."""
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what `state` returned. WeightError where it is of another model."""

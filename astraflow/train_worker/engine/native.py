@@ -5,6 +5,7 @@ Every value that a loss divides by is in `weights_T`, made over the whole miniba
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from astraflow.core.model import Decoder, named_weights, tied_aliases
 from astraflow.core.text.tokenizer import Tokenizer
-from astraflow.errors import DataError
+from astraflow.errors import DataError, WeightError
 from astraflow.train_worker.algorithms.aggregation import aggregate
 from astraflow.train_worker.checkpoint import save_checkpoint
 from astraflow.train_worker.config import OptimizerConfig
@@ -94,6 +95,27 @@ class NativeEngine:
     def save(self, directory: Path, tokenizer: Tokenizer) -> None:
         save_checkpoint(directory, self._decoder, tokenizer)
 
+    def state(self) -> dict[str, Tensor]:
+        rng = {"rng.cpu": torch.get_rng_state()}
+        if self._device != "cpu":
+            rng["rng.device"] = torch.cuda.get_rng_state(self._device)
+        return {
+            **{f"model.{name}": weight for name, weight in named_weights(self._decoder)},
+            **{f"optimizer.{name}": value for name, value in self._optimizer.state().items()},
+            **rng,
+        }
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        weights, kept = dict(named_weights(self._decoder)), _part(state, "model.")
+        if {name: weight.shape for name, weight in weights.items()} != {name: w.shape for name, w in kept.items()}:
+            raise WeightError("the state to continue from is of another model")
+        for name, weight in weights.items():
+            weight.copy_(kept[name])
+        self._optimizer.restore(_part(state, "optimizer."))
+        torch.set_rng_state(state["rng.cpu"])
+        if self._device != "cpu" and "rng.device" in state:
+            torch.cuda.set_rng_state(state["rng.device"], self._device)
+
     def _cut(self, rows: PackedRows) -> list[list[int]]:
         parts, sizes = units(rows, self._max_tokens)
         return [[row for unit in items for row in parts[unit]] for items in micro_batches(sizes, self._max_tokens)[0]]
@@ -103,6 +125,10 @@ class NativeEngine:
         longest = int(rows.lengths.max())
         if longest > limit:
             raise DataError(f"a row has {longest} tokens; the model has {limit} positions")
+
+
+def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 class _Collected:

@@ -16,7 +16,7 @@ import asyncio
 import concurrent.futures
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -24,7 +24,7 @@ from astraflow.core.data import Manifest
 from astraflow.core.protocol import messages as m
 from astraflow.core.protocol.clients import DataflowClient
 from astraflow.core.protocol.http import Transport
-from astraflow.errors import CallerError, DeadlineError, WireError
+from astraflow.errors import CallerError, DeadlineError, PeerError, WireError
 
 T = TypeVar("T")
 
@@ -45,8 +45,13 @@ class AstraFlowClient:
         *,
         transport: Transport | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
+        patience: float = 0.0,
     ) -> None:
-        """`transport` and `loop` are for in-process use: the loop must be running in another thread."""
+        """`transport` and `loop` are for in-process use: the loop must be running in another thread.
+
+        `patience`: seconds that a call outlasts a Dataflow which cannot be reached, because it is started again. All
+        calls are idempotent.
+        """
         self.model_id = model_id
         self._thread: threading.Thread | None = None
         if loop is None:
@@ -55,6 +60,7 @@ class AstraFlowClient:
             self._thread.start()
         self._loop = loop
         self._client = DataflowClient(url, token, transport=transport)
+        self._patience = patience
         self._pending: list[concurrent.futures.Future[m.NotifyVersionReply]] = []
 
     def initialize(self, timeout: float = 60.0) -> dict[str, Any]:
@@ -93,11 +99,11 @@ class AstraFlowClient:
             recovered_step=recovered_step,
             manifest=manifest,
         )
-        return self._wait(self._client.ready(request)).next_version
+        return self._wait(self._insist(lambda: self._client.ready(request))).next_version
 
     def get_batch(self, version: int, timeout: float = 600.0) -> m.BatchReply:
         """The batch for a trainer that holds `version`; asked again, the same. DeadlineError says what is missing."""
-        return self._wait(self._client.batch(self.model_id, version, timeout))
+        return self._wait(self._insist(lambda: self._client.batch(self.model_id, version, timeout)))
 
     def notify_version(
         self,
@@ -128,6 +134,10 @@ class AstraFlowClient:
         """Wait for all notifications sent without waiting; their replies in order, or the first error."""
         pending, self._pending = self._pending, []
         return [future.result() for future in pending]
+
+    def save_buffer(self, step: int) -> None:
+        """This trainer's state after `step` is on disk: Dataflow makes a cut too and lets go of what is older."""
+        self._wait(self._insist(lambda: self._client.save_buffer(self.model_id, step)))
 
     def shutdown_service(self) -> None:
         """Ask Dataflow to stop."""
@@ -160,7 +170,21 @@ class AstraFlowClient:
         request = m.NotifyVersionRequest(
             version=version, step=step, run_eval=run_eval, model_id=self.model_id, manifest=manifest
         )
-        return self._client.notify_version(request, timeout)
+        return self._insist(lambda: self._client.notify_version(request, timeout))
+
+    async def _insist(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        deadline: float | None = None
+        while True:
+            try:
+                return await call()
+            except PeerError as error:
+                # an answer, even a bad one, has no cause: only who cannot be reached is waited for
+                if error.__cause__ is None or not self._patience:
+                    raise
+                deadline = deadline or time.monotonic() + self._patience
+                if time.monotonic() >= deadline:
+                    raise
+            await asyncio.sleep(POLL_S)
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(call, self._loop)

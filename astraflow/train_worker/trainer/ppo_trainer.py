@@ -29,6 +29,7 @@ from astraflow.train_worker.trainer.astraflow_client import AstraFlowClient
 from astraflow.train_worker.trainer.policy_batch import Minibatch, PolicyBatch
 from astraflow.train_worker.trainer.policy_objective import PolicyObjective, needs_proximal
 from astraflow.train_worker.trainer.policy_stats import batch_stats, eval_stats, update_stats
+from astraflow.train_worker.trainer.recovery import NoRecovery, Recovery
 
 LOGGER = logging.getLogger("astraflow.trainer")
 
@@ -65,7 +66,9 @@ class AstraFlowPPOTrainer:
         metrics: Metrics,
         tokenizer: Tokenizer,
         spans: SpanLog | None = None,
+        recovery: Recovery | None = None,
     ) -> None:
+        """recovery None: it always begins anew."""
         self.settings = settings
         self.engine = engine
         self.client = client
@@ -73,6 +76,7 @@ class AstraFlowPPOTrainer:
         self.metrics = metrics
         self.tokenizer = tokenizer
         self.version = 0
+        self.recovery = recovery or NoRecovery()
         self._config = settings.trainer
         self._run_dir = RunDirectory(settings.run_dir)
         self._spans = spans
@@ -81,8 +85,8 @@ class AstraFlowPPOTrainer:
 
     def train(self) -> None:
         """Run all steps; returns after the last version is evaluated and saved."""
-        self.start()
-        for step in range(1, self._config.total_train_steps + 1):
+        done = self.start()
+        for step in range(done + 1, self._config.total_train_steps + 1):
             with self._phase("wait_batch"):
                 reply = self.client.get_batch(self.version, self._config.batch_timeout_s)
             with self._phase("train"):
@@ -94,23 +98,41 @@ class AstraFlowPPOTrainer:
                     self.engine.save(self._run_dir.checkpoint(step), self.tokenizer)
             self._write_kept(step)
             self._commit(step, {**reply.buffer_stats, **stats})
+            self.recovery.keep(step, self.version)
 
-    def start(self) -> None:
-        """Publish version 0 and tell Dataflow that this trainer is ready; evaluate where the configuration says so."""
-        self.client.initialize()
+    def start(self) -> int:
+        """Publish the first version and tell Dataflow that this trainer is ready, or back; returns the steps done.
+
+        Evaluates before the first step where the configuration says so.
+        """
+        status = self.client.initialize()
+        step = self.recovery.restore(status)
         self.publisher.initialize(dict(self.engine.named_weights()), self.engine.aliases())
-        manifest = self.publish()
         endpoint = self.publisher.get_sender_endpoint()
         for name in (f"train_worker-{self.settings.model_id}", f"sender-{self.settings.model_id}"):
             self._run_dir.announce(name, f"http://{endpoint}")
-        self.client.signal_ready(self._config.train_batch_size, endpoint, manifest)
-        LOGGER.info("ready: %s, version 0 is %s", self.settings.model_id, manifest.digest)
-        run_eval = self._config.evaluator.eval_at_start
-        with self._phase("eval" if run_eval else "notify"):  # rollout services pull version 0 from here on
-            reply = self.client.notify_version(0, 0, manifest, run_eval=run_eval)
+        manifest = self._begin(endpoint) if step is None else self._continue(endpoint, step)
+        LOGGER.info("ready: %s, version %d is %s", self.settings.model_id, self.version, manifest.digest)
+        run_eval = not step and self._config.evaluator.eval_at_start
+        with self._phase("eval" if run_eval else "notify"):  # rollout services pull this version from here on
+            reply = self.client.notify_version(self.version, step or 0, manifest, run_eval=run_eval)
         if run_eval:
             self._commit(0, eval_stats(reply.eval_results))
         self._seconds.clear()
+        return step or 0
+
+    def _begin(self, endpoint: str) -> Manifest:
+        """A fresh start: version 0 is published before Dataflow hears of us."""
+        manifest = self.publish()
+        self.client.signal_ready(self._config.train_batch_size, endpoint, manifest)
+        return manifest
+
+    def _continue(self, endpoint: str, step: int) -> Manifest:
+        """Back at a step: numbers never repeat, so Dataflow says under which the restored weights are published."""
+        self.version = self.client.signal_ready(
+            self._config.train_batch_size, endpoint, recovered_version=self.recovery.version, recovered_step=step
+        )
+        return self.publish()
 
     def train_on(self, batch: Batch) -> dict[str, float]:
         """One batch: advantages, proximal logprobs where they are needed, an optimiser step per minibatch."""

@@ -9,8 +9,9 @@ import torch
 
 from astraflow.core.model import load_model, new_model
 from astraflow.core.text.tiny import tiny_tokenizer
-from astraflow.errors import DataError, InvariantError
+from astraflow.errors import DataError, InvariantError, WeightError
 from astraflow.train_worker.algorithms.aggregation import token_weights
+from astraflow.train_worker.checkpoint import TrainerProgress, load_state, save_state
 from astraflow.train_worker.config import OptimizerConfig
 from astraflow.train_worker.engine.native import NativeEngine
 from astraflow.train_worker.packed_rows import PackedRows
@@ -88,3 +89,37 @@ def test_a_bfloat16_model_learns_through_float32_masters() -> None:
     moved = sum(int((start[name] != tensor).sum()) for name, tensor in native.named_weights())
     assert moved > 0
     assert decoder.model.embed_tokens.weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_going_on_from_a_state_gives_the_same_bits_as_never_stopping(tmp_path: Path, dtype: torch.dtype) -> None:
+    def make() -> NativeEngine:
+        config = OptimizerConfig(lr=3e-3, lr_scheduler_type="linear", warmup_steps=3)
+        return NativeEngine(new_model("tiny-0.2m", seed=1).to(dtype), config, 6)
+
+    def train(native: NativeEngine, seeds: range) -> None:
+        for seed in seeds:
+            rows = rows_of([6, 4, 9], seed)
+            native.train_step(rows, token_weights(rows.mask, rows.cu_seqlens), nll)
+
+    whole, first, second = make(), make(), make()
+    train(whole, range(6))
+    train(first, range(3))
+    save_state(tmp_path, first.state(), TrainerProgress(3, 3))
+    drawn = torch.rand(3)
+    found = load_state(tmp_path)
+    assert found is not None
+    second.restore(found[0])
+    assert torch.equal(torch.rand(3), drawn)
+    train(second, range(3, 6))
+    pairs = zip(whole.named_weights(), second.named_weights(), strict=True)
+    assert all(torch.equal(a, b) for (_, a), (_, b) in pairs)
+
+
+def test_a_state_of_another_model_is_refused() -> None:
+    state = engine().state()
+    with pytest.raises(WeightError, match="another model"):
+        NativeEngine(new_model("tiny-1m", seed=1), OptimizerConfig(), 10).restore(state)
+    state["optimizer.7.exp_avg"] = torch.zeros(3)
+    with pytest.raises(WeightError, match="parameter 7"):
+        engine().restore(state)

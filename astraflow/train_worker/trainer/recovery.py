@@ -1,0 +1,86 @@
+"""How a trainer keeps what it needs to go on, and finds it again.
+
+Order, learnt from what a kill between two lines leaves: a step is announced, its metrics and checkpoint are written,
+then its state is kept, and only then does Dataflow hear that it may let go of what earlier steps trained. So Dataflow
+can always go back to the state that is found.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from astraflow.core.observability.run_directory import RunDirectory
+from astraflow.errors import ConfigError
+from astraflow.train_worker.checkpoint import TrainerProgress, load_state, save_state
+from astraflow.train_worker.config import RecoverConfig, TrainWorkerSettings
+from astraflow.train_worker.engine.base import Restorable, TrainEngine
+from astraflow.train_worker.trainer.astraflow_client import AstraFlowClient
+
+LOGGER = logging.getLogger("astraflow.trainer")
+
+
+class Recovery(Protocol):
+    """What a trainer asks at its start, and tells after each step."""
+
+    version: int
+    """The number under which the restored weights were announced before."""
+
+    def restore(self, status: Mapping[str, Any]) -> int | None:
+        """Bring the engine back to where it was and return that step; None for a fresh start. `status`: Dataflow's."""
+
+    def keep(self, step: int, version: int) -> None:
+        """A step is done, announced and written down."""
+
+
+class NoRecovery:
+    """Always begins anew."""
+
+    version = 0
+
+    def restore(self, status: Mapping[str, Any]) -> int | None:
+        return None
+
+    def keep(self, step: int, version: int) -> None:
+        pass
+
+
+class TrainerRecovery:
+    """Keeps states in `root`, every so many steps."""
+
+    def __init__(self, root: Path, config: RecoverConfig, engine: TrainEngine, client: AstraFlowClient) -> None:
+        """ConfigError where the engine cannot be restored."""
+        if not isinstance(engine, Restorable):
+            raise ConfigError(f"recover.mode: {type(engine).__name__} cannot keep its state; set it to disabled")
+        self.version = 0
+        self._root = root
+        self._config = config
+        self._engine = engine
+        self._client = client
+
+    def restore(self, status: Mapping[str, Any]) -> int | None:
+        """A model whose trainer Dataflow knows has begun before: without a state, it is at step 0 again."""
+        found = load_state(self._root)
+        if found is not None:
+            state, progress = found
+            self._engine.restore(state)
+            self.version = progress.version
+            LOGGER.warning("continues after step %d, which was version %d", progress.step, progress.version)
+            return progress.step
+        known = status.get("agents", {}).get(self._client.model_id, {})
+        return 0 if known.get("trainer_ready") else None
+
+    def keep(self, step: int, version: int) -> None:
+        if step % self._config.freq_steps == 0:
+            save_state(self._root, self._engine.state(), TrainerProgress(step, version))
+            self._client.save_buffer(step)
+
+
+def recovery_of(settings: TrainWorkerSettings, engine: TrainEngine, client: AstraFlowClient) -> Recovery:
+    """What the configuration asks for."""
+    config = settings.trainer.recover
+    if not config.enabled:
+        return NoRecovery()
+    return TrainerRecovery(RunDirectory(settings.run_dir).recover(settings.model_id), config, engine, client)

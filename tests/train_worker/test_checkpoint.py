@@ -1,0 +1,50 @@
+"""A state is whole or absent, and a trainer that goes on from it makes the same numbers as one that never stopped."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from astraflow.errors import WeightError
+from astraflow.train_worker.checkpoint import STATES_KEPT, TrainerProgress, load_state, save_state
+
+
+def test_the_newest_whole_state_is_found(tmp_path: Path) -> None:
+    assert load_state(tmp_path / "none") is None
+    for step in (1, 2, 10):
+        save_state(tmp_path, {"x": torch.tensor([float(step)])}, TrainerProgress(step, step + 5))
+    found = load_state(tmp_path)
+    assert found is not None
+    state, progress = found
+    assert (state["x"].item(), progress) == (10.0, TrainerProgress(10, 15))
+    assert len(list(tmp_path.iterdir())) == STATES_KEPT
+
+
+def test_what_a_killed_process_left_half_written_is_not_a_state(tmp_path: Path) -> None:
+    save_state(tmp_path, {"x": torch.zeros(1)}, TrainerProgress(3, 3))
+    half = tmp_path / ".step_000004.99999"
+    half.mkdir()
+    (half / "state.safetensors").write_bytes(b"half")
+    found = load_state(tmp_path)
+    assert found is not None
+    assert found[1].step == 3
+    save_state(tmp_path, {"x": torch.zeros(1)}, TrainerProgress(4, 4))
+    assert not half.exists()
+
+
+def test_the_same_step_again_replaces_the_state(tmp_path: Path) -> None:
+    for value in (1.0, 2.0):
+        save_state(tmp_path, {"x": torch.tensor([value])}, TrainerProgress(3, int(value)))
+    found = load_state(tmp_path)
+    assert found is not None
+    assert (found[0]["x"].item(), found[1].version) == (2.0, 2)
+
+
+def test_a_damaged_state_is_named(tmp_path: Path) -> None:
+    path = save_state(tmp_path, {"x": torch.zeros(1)}, TrainerProgress(3, 3))
+    (path / "state.safetensors").write_bytes(b"not tensors")
+    with pytest.raises(WeightError, match="step_000003"):
+        load_state(tmp_path)
+    shutil.rmtree(path)
+    assert load_state(tmp_path) is None
