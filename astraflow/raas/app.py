@@ -27,6 +27,7 @@ from astraflow.core.protocol import DataflowClient, Endpoint, SenderClient, Serv
 from astraflow.core.protocol import messages as m
 from astraflow.core.text import load_tokenizer
 from astraflow.core.weight_manager.receiver import Receiver
+from astraflow.core.weight_manager.version_log import VersionLog, served_log
 from astraflow.errors import AstraFlowError
 from astraflow.raas.config import RaaSSettings
 from astraflow.raas.engines.base import Engine
@@ -112,6 +113,7 @@ def make_service(
 ) -> RaaSService:
     """Build a service on engines that exist; `source` makes what pulls weights (a fake one, in tests)."""
     router = Router(engines)
+    versions = VersionLog(served_log(Path(settings.run_dir), settings.uid))
     rewards = Rewards(settings.rollout.reward_workers, settings.rollout.reward_timeout_s)
 
     def supports(gconfig: GenerationHyperparameters) -> None:
@@ -129,7 +131,9 @@ def make_service(
         engine_id=settings.uid,
         backend=settings.raas.models[router.default_model].backend,
         router=router,
-        updater_for=lambda model_id, serves: Updater(router.engines[model_id], source, manifest_of, serves, spans),
+        updater_for=lambda model_id, serves: Updater(
+            router.engines[model_id], source, manifest_of, serves, spans, versions, settings.uid
+        ),
         workflows=RegisteredWorkflows(
             settings.raas.models[router.default_model].gconfig,
             load_tokenizer(settings.tokenizer_path),

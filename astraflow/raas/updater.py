@@ -18,8 +18,10 @@ from typing import Any, Protocol
 from astraflow.core.data import Manifest
 from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol.messages import RaaSNotifyVersionRequest, RaaSNotifyVersionResult, VersionState
+from astraflow.core.weight_manager.canary import canary_gap, tolerance
+from astraflow.core.weight_manager.version_log import VersionLog
 from astraflow.errors import AstraFlowError, CallerError, ConflictError, WeightError, boundary
-from astraflow.raas.engines.base import Engine, Weights
+from astraflow.raas.engines.base import Engine, Scorer, Weights
 from astraflow.raas.state import UpdatePhase, Verdict, superseded
 
 logger = logging.getLogger(__name__)
@@ -35,6 +37,9 @@ class Payload(Protocol):
 
     def apply(self, weights: Weights) -> None:
         """Overwrite, prove, or undo and raise WeightError."""
+
+    def rollback(self) -> None:
+        """Undo a successful `apply`."""
 
     def release(self) -> None: ...
 
@@ -81,8 +86,13 @@ class Updater:
         manifest_of: ManifestOf,
         serves: Callable[[str, VersionState], None],
         spans: SpanLog | None = None,
+        log: VersionLog | None = None,
+        name: str = "raas",
     ) -> None:
-        """`source` is made at the first pull; `serves` is told each version that the engine proved."""
+        """`source` is made at the first pull; `serves` is told each version that the engine proved.
+
+        `log` notes what was served, and alarms, under the service's `name`.
+        """
         self.engine = engine
         self.state = UpdatePhase()
         self.last_error = ""
@@ -91,6 +101,8 @@ class Updater:
         self._manifest_of = manifest_of
         self._serves = serves
         self._spans = spans or SpanLog(None, "raas")
+        self._name = name
+        self._log = log
         self._job: _Job | None = None
         self._next: _Job | None = None
 
@@ -107,8 +119,7 @@ class Updater:
         decision = self.state.notify(manifest.version, manifest.digest)
         match decision.verdict:
             case Verdict.CONFLICT:
-                self.last_error = decision.reason
-                logger.error("alarm: %s: %s", self.engine.model_id, decision.reason)
+                self._alarm(manifest.version, decision.reason)
                 raise ConflictError(decision.reason)
             case Verdict.DONE | Verdict.REFUSE:
                 return self._result(ok=decision.verdict is Verdict.DONE, reason=decision.reason)
@@ -196,6 +207,7 @@ class Updater:
             pull_result={"mode": payload.mode, "bytes": payload.bytes},
             timing=clock.timing(),
         )
+        self._note_served(payload, clock.timing(), clock.canary_gap)
         return result, payload.manifest.digest
 
     async def _pull(self, source: WeightSource, endpoint: str, manifest: Manifest) -> Payload:
@@ -212,11 +224,50 @@ class Updater:
             clock.applied = perf_counter()
 
         try:
+            before = self.engine.get_version()
             with self._spans.span("swap", model_id=self.engine.model_id, version=payload.manifest.version):
                 await self.engine.update(payload.manifest.version, apply)
+            clock.canary_gap = await self._compare_canaries(payload, before)
         finally:
             payload.release()
         return clock
+
+    async def _compare_canaries(self, payload: Payload, before: int) -> float | None:
+        """Mean |Δ logprob| to the trainer's; None where there is nothing to compare.
+
+        WeightError, with the engine back at its version `before`, where it is too large: right bytes, wrong results.
+        """
+        manifest = payload.manifest
+        if not manifest.canaries or not isinstance(self.engine, Scorer):
+            return None
+        tokens = [canary.tokens for canary in manifest.canaries]
+        gap = canary_gap(manifest.canaries, await self.engine.score(tokens, manifest.canaries[0].temperature))
+        if gap <= tolerance(manifest):
+            return gap
+        await self.engine.update(before, lambda weights: payload.rollback())
+        reason = (
+            f"version {manifest.version} is held bit for bit and computes something else: canaries are off by "
+            f"{gap:.3g} nats on average, at most {tolerance(manifest)} is rounding"
+        )
+        self.state.alarms += 1
+        self._alarm(manifest.version, reason)
+        raise WeightError(f"{reason}; rolled back")
+
+    def _alarm(self, version: int, reason: str) -> None:
+        self.last_error = reason
+        logger.error("alarm: %s: %s", self.engine.model_id, reason)
+        if self._log is not None:
+            self._log.alarm(self._name, self.engine.model_id, version, reason)
+
+    def _note_served(self, payload: Payload, timing: dict[str, float], gap: float | None) -> None:
+        """Remember a proven version; a new number on the old bytes is an alarm (LAW 18)."""
+        manifest, served = payload.manifest, self.state.served
+        if served is not None and served.digest == manifest.digest and served.number != manifest.version:
+            self.state.alarms += 1
+            reason = f"the version moved from {served.number} to {manifest.version}, the digest did not"
+            self._alarm(manifest.version, reason)
+        if self._log is not None:
+            self._log.served(self._name, manifest, payload.mode, payload.bytes, timing, gap)
 
     def _result(self, *, version: int | None = None, pulled: bool = False, **fields: Any) -> Outcome:
         local = self.state.served.number if self.state.served is not None else -1
@@ -233,6 +284,7 @@ class _SwapClock:
         self._asked = perf_counter()
         self.applying = self._asked
         self.applied = self._asked
+        self.canary_gap: float | None = None
 
     def timing(self) -> dict[str, float]:
         """Seconds: pull_s, verify_s (payload and engine), pause_s, load_s, resume_s."""

@@ -18,14 +18,16 @@ from types import FrameType
 
 import torch
 
-from astraflow.core.config import read_settings
+from astraflow.core.config import load_tree, read_settings
 from astraflow.core.model import load_model
 from astraflow.core.observability import lifeline, log
 from astraflow.core.observability.run_directory import RunDirectory
+from astraflow.core.observability.sinks.base import LoggedRun
 from astraflow.core.observability.spans import SpanLog
 from astraflow.core.observability.stats_logger import StatsLogger
 from astraflow.core.text.tokenizer import load_tokenizer
 from astraflow.core.weight_manager import WeightManager
+from astraflow.core.weight_manager.version_log import VersionLog, published_log
 from astraflow.errors import AstraFlowError, ConfigError
 from astraflow.train_worker.config import TrainWorkerSettings
 from astraflow.train_worker.engine.native import NativeEngine
@@ -75,7 +77,7 @@ def run(settings: TrainWorkerSettings) -> None:
     engine = build_engine(settings)
     with ExitStack() as stack:
         spans = stack.enter_context(closing(SpanLog(run_dir.spans, f"train_worker-{settings.model_id}")))
-        metrics = stack.enter_context(closing(StatsLogger(run_dir, config.stats_logger)))
+        metrics = stack.enter_context(closing(StatsLogger(_logged_run(settings, run_dir), config.stats_logger)))
         patience = PATIENCE if config.recover.enabled else 0.0
         client = stack.enter_context(
             AstraFlowClient(settings.dataflow_url, run_dir.token(), settings.model_id, patience=patience)
@@ -111,6 +113,7 @@ def build_publisher(settings: TrainWorkerSettings, token: str) -> WeightManager:
         host=settings.host,
         port=settings.sender_port,
         strategy=experiment.weight_transfer_strategies,
+        log=VersionLog(published_log(Path(settings.run_dir), settings.model_id)),
         folder=weights_folder(settings) if experiment.weight_transfer_mode == "disk" else None,
     )
 
@@ -118,6 +121,17 @@ def build_publisher(settings: TrainWorkerSettings, token: str) -> WeightManager:
 def weights_folder(settings: TrainWorkerSettings) -> Path:
     """Where versions lie for RaaS that read them from the shared run directory."""
     return RunDirectory(settings.run_dir).root / "weights" / settings.model_id
+
+
+def _logged_run(settings: TrainWorkerSettings, run_dir: RunDirectory) -> LoggedRun:
+    experiment = settings.experiment
+    return LoggedRun(
+        experiment_name=experiment.experiment_name,
+        trial_name=experiment.trial_name,
+        model_id=settings.model_id,
+        directory=run_dir.root,
+        config=load_tree([run_dir.config]).values if run_dir.config.is_file() else {},
+    )
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

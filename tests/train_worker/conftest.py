@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from astraflow.core.data import Batch, Group, Manifest, StopReason, Trajectory, Turn, Value
+from astraflow.core.data import Batch, Canary, Group, Manifest, StopReason, Trajectory, Turn, Value
 from astraflow.core.protocol import messages as m
 from astraflow.core.protocol.http import Endpoint, StatusEndpoint, build_app, in_process
 
@@ -95,13 +95,17 @@ class ScriptedPublisher:
     def __init__(self) -> None:
         self.versions: dict[int, dict[str, Tensor]] = {}
         self.aliases: Mapping[str, tuple[str, ...]] | None = None
+        self.canaries: tuple[Canary, ...] = ()
 
     def initialize(
         self, named_params: Mapping[str, Tensor], aliases: Mapping[str, tuple[str, ...]] | None = None
     ) -> None:
         self.aliases = aliases
 
-    def offload(self, named_params: Mapping[str, Tensor], version: int) -> dict[str, float]:
+    def offload(
+        self, named_params: Mapping[str, Tensor], version: int, *, canaries: tuple[Canary, ...] = ()
+    ) -> dict[str, float]:
+        self.canaries = canaries
         self.versions[version] = {name: tensor.clone() for name, tensor in named_params.items()}
         return {"copy_s": 0.0}
 

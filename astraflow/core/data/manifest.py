@@ -33,6 +33,16 @@ class TensorEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Other names of the same storage (tied weights)."""
 
 
+class Canary(msgspec.Struct, frozen=True, kw_only=True):
+    """A fixed token sequence and how the trainer's model scores it: what an engine has to agree with (LAW 18)."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Of tokens[1:], each given those before it; one less than tokens."""
+    temperature: float = 1.0
+    """The logits were divided by it."""
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a version is."""
 
@@ -48,6 +58,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     base_digest: str | None = None
     delta_digest: str | None = None
     """xxh3-128 of the delta file."""
+    canaries: tuple[Canary, ...] = ()
+    """Not part of the digest: what the same bytes have to compute, where the trainer said so."""
 
     @property
     def nbytes(self) -> int:
@@ -57,6 +69,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> Self:
         if self.version < 0:
             raise DataError(f"manifest of {self.model_id}: version {self.version} is negative")
+        for canary in self.canaries:
+            if len(canary.logprobs) != len(canary.tokens) - 1:
+                raise DataError(
+                    f"manifest of {self.model_id}: a canary of {len(canary.tokens)} tokens has {len(canary.logprobs)} "
+                    "logprobs"
+                )
         names: set[str] = set()
         for entry in self.tensors:
             if entry.dtype not in WIRE_DTYPES:

@@ -21,7 +21,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from astraflow.core.data import Manifest, TensorEntry, decode, encode
+from astraflow.core.data import Canary, Manifest, TensorEntry, decode, encode
 from astraflow.errors import DeadlineError, WeightError
 
 M = TypeVar("M", bound=msgspec.Struct)
@@ -57,6 +57,7 @@ class Publish(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     version: int
     half: int
+    canaries: tuple[Canary, ...] = ()
 
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from astraflow.core.data import Manifest
+from astraflow.core.data import Canary, Manifest
 from astraflow.core.weight_manager.agent_pipe import (
     AgentProcess,
     DeltaMade,
@@ -38,6 +38,7 @@ from astraflow.core.weight_manager.layout import buffer_length
 from astraflow.core.weight_manager.policy import Strategy
 from astraflow.core.weight_manager.segment import HALVES, DoubleBuffer
 from astraflow.core.weight_manager.tensors import NamedTensors, WireBuffer, describe
+from astraflow.core.weight_manager.version_log import VersionLog
 from astraflow.errors import WeightError
 
 TIMEOUT_S = 120.0
@@ -61,15 +62,17 @@ class WeightManager:
         port: int = 0,
         strategy: Strategy = "full",
         folder: Path | None = None,
+        log: VersionLog | None = None,
     ) -> None:
         """`wire_dtype` None: each tensor travels in its own dtype. `port` 0: any free one, see get_sender_endpoint.
 
-        `folder` is where transport disk puts its versions; the manager owns it.
+        `folder` is where transport disk puts its versions; the manager owns it. `log` notes every version.
         """
         if ("disk" in transports) != (folder is not None):
             raise WeightError(f"transport disk needs a folder, others take none; given: {transports}, {folder}")
         self._strategy = strategy
         self._folder = folder
+        self._log = log
         self.model_id = model_id
         self._token = token
         self._transports = transports
@@ -121,6 +124,7 @@ class WeightManager:
         version: int,
         rank: int = 0,
         world_size: int = 1,
+        canaries: tuple[Canary, ...] = (),
     ) -> dict[str, float]:
         """Publish `version`; returns when the parameters are copied, so training may go on overwriting them.
 
@@ -142,7 +146,7 @@ class WeightManager:
         self._halves[half].write(dict(named_params))
         buffer.finish(half, version)
         self._active, self._newest = half, version
-        agent.send(Publish(version=version, half=half))
+        agent.send(Publish(version=version, half=half, canaries=canaries))
         return {"copy_s": time.perf_counter() - started, "bytes": float(buffer.length)}
 
     def manifest(self, version: int, timeout: float = TIMEOUT_S) -> Manifest:
@@ -230,6 +234,8 @@ class WeightManager:
                 del self._deltas[number]
             return
         version = report.manifest.version if isinstance(report, Published) else report.version
+        if self._log is not None and isinstance(report, Published):
+            self._log.published(report.manifest)
         self._published[version] = report if isinstance(report, Published) else None
         for number in list(self._published)[:-MANIFESTS_KEPT]:
             del self._published[number]

@@ -9,10 +9,11 @@ Laws that every engine keeps (tests/contracts/test_engine.py runs on all of them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
+import numpy as np
 
 from astraflow.core.data import GenerationHyperparameters, ModelRequest, ModelResponse
 
@@ -46,6 +47,14 @@ class EngineFacts(Protocol):
 
     def load(self) -> EngineLoad:
         """Return how busy the engine is."""
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """An engine that can score given tokens; asked for canaries after every swap (LAW 18)."""
+
+    async def score(self, sequences: Sequence[Sequence[int]], temperature: float) -> list[np.ndarray]:
+        """float32 [length − 1] per sequence: logprobs of all tokens but the first, of softmax(logits / temperature)."""
 
 
 class Engine(EngineFacts, Protocol):

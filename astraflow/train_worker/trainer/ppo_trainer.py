@@ -18,11 +18,12 @@ import msgspec
 import torch
 from torch import Tensor
 
-from astraflow.core.data import Batch, Manifest
+from astraflow.core.data import Batch, Canary, Manifest
 from astraflow.core.observability.kept import TrainerLogprobs, kept_rows
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.observability.spans import SpanLog
 from astraflow.core.text.tokenizer import Tokenizer
+from astraflow.train_worker.canaries import scored_canaries
 from astraflow.train_worker.config import TrainWorkerSettings
 from astraflow.train_worker.engine.base import StepResult, TrainEngine
 from astraflow.train_worker.trainer.astraflow_client import AstraFlowClient
@@ -41,7 +42,9 @@ class Publisher(Protocol):
         self, named_params: Mapping[str, Tensor], aliases: Mapping[str, tuple[str, ...]] | None = None
     ) -> None: ...
 
-    def offload(self, named_params: Mapping[str, Tensor], version: int) -> dict[str, float]: ...
+    def offload(
+        self, named_params: Mapping[str, Tensor], version: int, *, canaries: tuple[Canary, ...] = ()
+    ) -> dict[str, float]: ...
 
     def manifest(self, version: int) -> Manifest: ...
 
@@ -156,8 +159,9 @@ class AstraFlowPPOTrainer:
         return eval_stats(reply.eval_results)
 
     def publish(self) -> Manifest:
-        """Make the current weights pullable as the current version."""
-        self.publisher.offload(dict(self.engine.named_weights()), self.version)
+        """Make the current weights pullable as the current version, with what they make of the canaries."""
+        canaries = scored_canaries(self.engine, self.settings.temperature)
+        self.publisher.offload(dict(self.engine.named_weights()), self.version, canaries=canaries)
         return self.publisher.manifest(self.version)
 
     def _evaluates(self, step: int) -> bool:

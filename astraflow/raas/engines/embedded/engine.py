@@ -17,6 +17,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection
+from collections.abc import Sequence as List
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from astraflow.errors import AstraFlowError, EngineError
 from astraflow.raas.engines.base import EngineLoad, Weights
 from astraflow.raas.engines.embedded.runner import Output, Runner
 from astraflow.raas.engines.embedded.scheduler import Scheduler, Sequence
+from astraflow.raas.engines.embedded.scoring import score
 
 T = TypeVar("T")
 CLOSE_TIMEOUT_S = 30.0
@@ -139,22 +141,32 @@ class EmbeddedEngine:
                 await self.abort([request.rid])
 
     async def update(self, version: int, apply: Callable[[Weights], T]) -> T:
-        self._check_open()
-        loop = self._running_loop()
-        done: asyncio.Future[T] = loop.create_future()
+        def swap() -> T:
+            result = apply(self._weights)
+            self._scheduler.forget_prefixes()
+            self._version = version
+            return result
 
-        def swap() -> None:
+        return await self._between_steps(swap)
+
+    async def score(self, sequences: List[List[int]], temperature: float) -> list[np.ndarray]:
+        return await self._between_steps(lambda: score(self._runner.decoder, sequences, temperature))
+
+    async def _between_steps(self, work: Callable[[], T]) -> T:
+        """Run `work` on the engine's thread between two decode steps and return its result."""
+        self._check_open()
+        done: asyncio.Future[T] = self._running_loop().create_future()
+
+        def command() -> None:
             try:
-                result = apply(self._weights)
+                result = work()
             except Exception as error:  # a task border: it is the caller's, who awaits it
                 self._tell(_settle, done, error)
                 return
-            self._scheduler.forget_prefixes()
-            self._version = version
             self._tell(_settle, done, result)
 
         self._updates.add(done)
-        self._inbox.put(swap)
+        self._inbox.put(command)
         try:
             return await done
         finally:
