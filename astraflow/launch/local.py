@@ -1,7 +1,8 @@
 """Starts a run's processes on this machine, watches them, and stops them in order, whatever happens.
 
     start:  write settings → spawn with a lifeline → each binds, then announces → the next stage is given the URLs
-    watch:  a process that ends before its time ends the run, with its name, how it ended and its last log lines
+    watch:  a process that ends before its time is started again where `recover` says so, else it ends the run, with its
+            name, how it ended and its last log lines
     stop:   last started first; SIGTERM, a grace, SIGKILL; then whatever those processes had started themselves
 
 A launcher that is killed -9 closes the lifelines, and every process ends by itself (core.observability.lifeline).
@@ -20,6 +21,7 @@ from astraflow.core.config import write_settings
 from astraflow.core.observability.lifeline import POLL, Child, await_announcement, spawn
 from astraflow.core.observability.run_directory import Announcement, RunDirectory
 from astraflow.errors import PeerError
+from astraflow.launch.recovery import Restarts
 from astraflow.launch.specs import ProcessSpec
 
 START_TIMEOUT = 120.0
@@ -62,9 +64,12 @@ def interruptible() -> Iterator[None]:
 class LocalProcesses:
     """The processes of one run, started in stages. Leaving the `with` block stops all of them."""
 
-    def __init__(self, run_dir: RunDirectory, grace: float = STAGE_GRACE) -> None:
+    def __init__(self, run_dir: RunDirectory, grace: float = STAGE_GRACE, restarts: Restarts | None = None) -> None:
+        """restarts None: none is started again."""
         self._run_dir = run_dir
         self._grace = grace
+        self._restarts = restarts or Restarts(0)
+        self._specs: dict[str, ProcessSpec] = {}
         self._stages: list[list[Child]] = []
 
     def __enter__(self) -> LocalProcesses:
@@ -81,9 +86,12 @@ class LocalProcesses:
         """Write the settings of one stage and start its processes; do not wait for them."""
         stage: list[Child] = []
         self._stages.append(stage)
-        for spec in specs:
-            write_settings(spec.settings, spec.settings_path)
-            stage.append(spawn(spec.argv, spec.log_path, spec.env, spec.name))
+        stage += [self._start(spec) for spec in specs]
+
+    def _start(self, spec: ProcessSpec) -> Child:
+        self._specs[spec.name] = spec
+        write_settings(spec.settings, spec.settings_path)
+        return spawn(spec.argv, spec.log_path, spec.env, spec.name)
 
     def listening(self, names: Collection[str], timeout: float = START_TIMEOUT) -> dict[str, Announcement]:
         """Wait until each of the named processes listens; return name → announcement.
@@ -96,16 +104,15 @@ class LocalProcesses:
     def watch(self, until: Collection[str], tick: Callable[[], None] = lambda: None, poll: float = POLL) -> None:
         """Return when all processes named in `until` have ended well; call `tick` between looks at them.
 
-        PeerError where one of them fails, or any other process ends before.
+        PeerError where one of them fails, or any other process ends before, and is not started again.
         """
         waiting = set(until)
         while waiting:
             for child in self._children():
-                if child.returncode is None:
-                    continue
-                if child.returncode != 0 or child.name not in until:
+                if child.returncode == 0 and child.name in until:
+                    waiting.discard(child.name)
+                elif child.returncode is not None and not self._start_again(child):
                     raise self._blame()
-                waiting.discard(child.name)
             tick()
             time.sleep(poll)
 
@@ -121,6 +128,17 @@ class LocalProcesses:
                 child.join(deadline - time.monotonic())
             self._stages.pop()
         self._stop_strangers(own, grace)
+
+    def _start_again(self, child: Child) -> bool:
+        """Put a new process in the place of one that ended, where `restarts` allows it."""
+        assert child.returncode is not None
+        spec = self._restarts.again(self._specs[child.name], child.returncode, child.ending, self._run_dir)
+        if spec is None:
+            return False
+        child.join(0)  # what is left of its process group ends too
+        for stage in self._stages:
+            stage[:] = [self._start(spec) if other is child else other for other in stage]
+        return True
 
     def _children(self) -> list[Child]:
         return [child for stage in self._stages for child in stage]

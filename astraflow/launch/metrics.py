@@ -76,6 +76,16 @@ def step_seconds(records: Sequence[Record]) -> float:
     return float(steps[-1]["time"] - steps[0]["time"] - evaluating)
 
 
+def surviving(records: Sequence[Record]) -> list[Record]:
+    """Without the steps that a restored trainer took again: the last record of each step stands."""
+    kept: dict[int, Record] = {}
+    for record in records:
+        step = record["step"]
+        kept = {earlier: other for earlier, other in kept.items() if earlier < step} if step in kept else kept
+        kept[step] = record
+    return list(kept.values())
+
+
 def training(records: Sequence[Record]) -> list[Record]:
     """The records of training steps; what is written before the first step has step 0."""
     return [record for record in records if record["step"] >= 1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from astraflow.launch.config import RunConfig
 from astraflow.launch.local import FINISH_GRACE, LocalProcesses, interruptible
 from astraflow.launch.model_source import ensure_model, template_findings
 from astraflow.launch.progress import Progress
+from astraflow.launch.recovery import Restarts, open_run_directory, recover_config
 from astraflow.launch.specs import ModelPaths, dataflow_spec, raas_specs, trainer_specs
 from astraflow.launch.summary import Summary, summarise, write_summary
 from astraflow.launch.view import StatusThread, View, Watcher
@@ -28,7 +28,7 @@ def run(config: RunConfig, view: View) -> Summary:
     """
     started = time.monotonic()
     view.say(f"{config.experiment.experiment_name}/{config.experiment.trial_name}, seed {config.experiment.seed}")
-    run_dir = open_run_directory(Path(config.experiment.fileroot), view)
+    run_dir = open_run_directory(Path(config.experiment.fileroot), config, view.say)
     try:
         run_dir.config.write_text(to_yaml(config.values()), "utf-8")
         with interruptible():
@@ -45,21 +45,6 @@ def run(config: RunConfig, view: View) -> Summary:
         run_dir.release()
 
 
-def open_run_directory(path: Path, view: View) -> RunDirectory:
-    """Return an empty, claimed run directory; what an earlier run left there is moved aside, never mixed or deleted."""
-    run_dir = RunDirectory(path)
-    run_dir.hold()
-    if run_dir.config.exists():
-        names = (run_dir.root.with_name(f"{run_dir.root.name}.{number}") for number in itertools.count(1))
-        aside = run_dir.root.rename(next(name for name in names if not name.exists()))
-        run_dir.release()
-        view.say(f"the earlier run in {path} is now {aside}")
-        run_dir = RunDirectory(path)
-        run_dir.hold()
-    run_dir.token()
-    return run_dir
-
-
 def _report(run_dir: RunDirectory, view: View) -> None:
     """Draw what the run left, however it ended; a report that cannot be drawn is said and spoils nothing."""
     try:
@@ -71,7 +56,7 @@ def _report(run_dir: RunDirectory, view: View) -> None:
 
 
 def _train(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, view: View) -> None:
-    with LocalProcesses(run_dir) as processes:
+    with LocalProcesses(run_dir, restarts=Restarts.of(recover_config(config), view.say)) as processes:
         processes.spawn([dataflow_spec(config, run_dir, paths)])
         url = processes.listening(["dataflow"])["dataflow"].url
         raas = raas_specs(config, run_dir, paths, url)

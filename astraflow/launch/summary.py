@@ -49,6 +49,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 def summarise(records: Sequence[Record], staleness_bound: int, wall_s: float) -> Summary:
     """Compute the summary of one model's records."""
+    records = metrics.surviving(records)
     steps = metrics.training(records)
     rounds = [(found, record) for record in records if (found := metrics.accuracy(record)) is not None]
     seconds = metrics.step_seconds(records)

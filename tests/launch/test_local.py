@@ -14,6 +14,7 @@ from astraflow.core.config import Section
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.errors import PeerError
 from astraflow.launch.local import Interrupted, LocalProcesses, interruptible
+from astraflow.launch.recovery import Restarts
 from astraflow.launch.specs import ProcessSpec
 
 MODULE = """
@@ -75,6 +76,25 @@ def test_a_run_that_ends_well_stops_in_order(run_dir: RunDirectory) -> None:
     assert (run_dir.root / "order").read_text().split() == ["raas-0", "dataflow"]
     assert gone([announced.pid for announced in (*first.values(), *second.values())])
     assert list((run_dir.root / "endpoints").iterdir()) == []
+
+
+def test_a_process_that_dies_is_started_again_as_often_as_allowed(run_dir: RunDirectory) -> None:
+    said: list[str] = []
+    with LocalProcesses(run_dir, restarts=Restarts(2, said.append)) as processes:
+        processes.spawn([spec(run_dir, "raas-0")])
+        killed: list[int] = []
+
+        def kill() -> None:
+            announced = run_dir.endpoint("raas-0")
+            if announced is not None and announced.pid not in killed:
+                killed.append(announced.pid)
+                os.kill(announced.pid, signal.SIGKILL)
+
+        with pytest.raises(PeerError, match="killed by SIGKILL"):
+            processes.watch(["raas-0"], kill)
+    assert len(killed) == 3
+    assert len(said) == 2
+    assert gone(killed)
 
 
 def test_a_failure_is_shown_with_its_last_lines_and_stops_the_rest(run_dir: RunDirectory) -> None:
@@ -139,6 +159,7 @@ import sys, threading
 from pathlib import Path
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.launch.local import LocalProcesses
+from astraflow.launch.recovery import Restarts
 from astraflow.launch.specs import ProcessSpec
 from astraflow.core.config import Section
 
