@@ -123,9 +123,3 @@ def standing(books: Books, pool: RaaSPool, policies: Policies) -> dict[str, floa
         "raas/step_lag_max": float(max(lags, default=0)),
         **{f"dropped/{reason.value}": float(counters.dropped[reason]) for reason in DropReason},
     }
-
-
-def prometheus(stats: dict[str, float]) -> str:
-    """Statistics as Prometheus text: buffer/ready becomes astraflow_buffer_ready."""
-    lines = [f"astraflow_{name.replace('/', '_').replace('-', '_')} {value:g}" for name, value in sorted(stats.items())]
-    return "\n".join(lines) + "\n"

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from astraflow.core.observability.prometheus_text import exposition
 from astraflow.core.protocol.messages import EvalResults
 from astraflow.dataflow.books import Books
 from astraflow.dataflow.data_serving import DataServing
 from astraflow.dataflow.evaluation import Evaluation
 from astraflow.dataflow.policies import Policies, Policy
 from astraflow.dataflow.raas_pool import RaaSPool
-from astraflow.dataflow.statistics import RolloutStatistics, prometheus, standing
+from astraflow.dataflow.statistics import RolloutStatistics, standing
 from astraflow.dataflow.waiting import Waits
 
 
@@ -66,7 +67,7 @@ class StatusBoard:
     def metrics(self) -> str:
         """Reply of GET /metrics."""
         steps = {f"step/{policy.model_id}": float(policy.step) for policy in self.policies.all}
-        return prometheus({**standing(self.books, self.pool, self.policies), **self.statistics.peek(), **steps})
+        return exposition({**standing(self.books, self.pool, self.policies), **self.statistics.peek(), **steps})
 
     def live(self, policy: Policy) -> dict[str, Any]:
         """Where a policy stands now. `reward` is absent before the first finished sample."""

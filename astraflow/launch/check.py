@@ -12,6 +12,7 @@ from typing import Any
 from astraflow.core.config import Tree
 from astraflow.core.data import GenerationHyperparameters
 from astraflow.core.dataset.registry import DATASET_REGISTRY
+from astraflow.core.observability.stats_logger import missing_packages
 from astraflow.core.workflow.registry import REWARD_REGISTRY, WORKFLOW_REGISTRY
 from astraflow.dataflow.config import DatasetConfig, WorkflowConfig
 from astraflow.errors import ConfigError, DataError, UnknownNameError
@@ -49,6 +50,7 @@ def complaints(config: RunConfig, tree: Tree) -> Iterator[Complaint]:
     yield from _models(config)
     yield from _workflows(config)
     yield from _datasets(config)
+    yield from _sinks(config)
     yield from _without_effect(config, tree)
 
 
@@ -214,6 +216,13 @@ def _reasoning_gym(at: str, keywords: dict[str, Any]) -> Iterator[Complaint]:
     if settings is not None and isinstance(params, dict):
         wrong = settings.complaints(params, frozenset({"seed", "size"}), f"reasoning_gym dataset {name}")
         yield from ((f"{at}.params.{key}", text) for key, text in wrong.items())
+
+
+def _sinks(config: RunConfig) -> Iterator[Complaint]:
+    """Sinks whose package is not installed."""
+    for model_id, trainer in config.trainers.items():
+        for name, text in missing_packages(trainer.stats_logger).items():
+            yield f"{TRAINER}{model_id}.stats_logger.{name}", text
 
 
 def _without_effect(config: RunConfig, tree: Tree) -> Iterator[Complaint]:

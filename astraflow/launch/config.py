@@ -123,8 +123,13 @@ class RunConfig:
         for section, trainers in {TRAINER_BASE: list(self.trainers.values()), **sections}.items():
             if not evaluated:
                 out[f"{section}.evaluator"] = "there are no dataflow.eval_datasets"
+            if not any(trainer.recover.enabled for trainer in trainers):
+                out |= {f"{section}.recover.{key}": "recover.mode is disabled" for key in ("freq_steps", "retries")}
             if all(trainer.actor.optimizer.lr_scheduler_type == "constant" for trainer in trainers):
                 out[f"{section}.actor.optimizer.min_lr_ratio"] = "lr_scheduler_type is constant"
+            idle = [trainer.stats_logger.unused for trainer in trainers]
+            common = set(idle[0]).intersection(*idle) if idle else set()
+            out |= {f"{section}.stats_logger.{key}": idle[0][key] for key in sorted(common)}
         return out
 
 

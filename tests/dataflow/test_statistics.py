@@ -5,7 +5,7 @@ import pytest
 from astraflow.core.data import Failed, Invalid, Value
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.scripted import group_result
-from astraflow.dataflow.statistics import RATE_WINDOW_S, RolloutStatistics, prometheus
+from astraflow.dataflow.statistics import RATE_WINDOW_S, RolloutStatistics
 
 TASK = m.Task(task_id="t", group_id=1, data={})
 
@@ -40,9 +40,3 @@ def test_the_parts_of_rewards_are_averaged_by_name() -> None:
     stats = statistics.take()
     assert stats["rollout/reward_mean"] == pytest.approx(0.3)
     assert (stats["rollout/reward/correct"], stats["rollout/reward/format"]) == (0.25, 0.5)
-
-
-def test_prometheus_text() -> None:
-    assert (
-        prometheus({"raas/size": 2.0, "dropped/zero-x": 0.5}) == "astraflow_dropped_zero_x 0.5\nastraflow_raas_size 2\n"
-    )

@@ -25,6 +25,9 @@ VARIABLE = "ASTRAFLOW_LIFELINE"
 GRACE = 5.0
 """Seconds between the polite SIGTERM and the hard exit of an orphan."""
 
+TAIL_WIDTH = 240
+"""Characters of a log line that are shown when a process has died: the whole line is in its log."""
+
 POLL = 0.02
 """Seconds between two looks at a child that has not announced itself."""
 
@@ -115,8 +118,13 @@ class Child:
 
     def died(self) -> PeerError:
         """The error that says how it ended, with its last log lines."""
-        said = "".join(f"\n  {line}" for line in self.tail())
+        said = "".join(f"\n  {shortened(line)}" for line in self.tail())
         return PeerError(f"{self.name} (pid {self.pid}) ended: {self.ending}; log: {self.log_path}{said}")
+
+
+def shortened(line: str, width: int = TAIL_WIDTH) -> str:
+    """The beginning of a long line."""
+    return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def spawn(args: Sequence[str], log_path: Path, env: Mapping[str, str] | None = None, name: str | None = None) -> Child:
