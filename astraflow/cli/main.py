@@ -26,6 +26,10 @@ app = typer.Typer(
 )
 bench = typer.Typer(no_args_is_help=True, help="Measure the system; each bench takes --json FILE.")
 app.add_typer(bench, name="bench")
+inspect = typer.Typer(no_args_is_help=True, help="Look closely at one thing of a run.")
+app.add_typer(inspect, name="inspect")
+weights = typer.Typer(no_args_is_help=True, help="Weight versions of a run.")
+app.add_typer(weights, name="weights")
 config = typer.Typer(no_args_is_help=True, help="What a configuration's keys are, and what they are set to.")
 app.add_typer(config, name="config")
 
@@ -116,6 +120,22 @@ def config_diff(
 ) -> None:
     """Print the keys that two configurations differ in, defaults included."""
     _command("config").diff(first, second)
+
+
+@inspect.command("version")
+def inspect_version(
+    number: Annotated[int, typer.Argument(metavar="N", help="The version's number.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
+    model: Annotated[str | None, typer.Option(help="Only this model.")] = None,
+) -> None:
+    """Show a weight version: digest, tensors and what changed in them, who served it, how it got there."""
+    _command("weights").inspect_version(number, run, model)
+
+
+@weights.command("verify")
+def weights_verify(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]) -> None:
+    """Check that every kept token, served version and checkpoint resolves to a published version; else exit 1."""
+    _command("weights").verify_run(run)
 
 
 @app.command()

@@ -1,0 +1,37 @@
+"""LAW 2 on the user's own tokenizer: does its chat template keep what was prompted and sampled?"""
+
+from __future__ import annotations
+
+from astraflow.core.text.chat import check_append_only
+from astraflow.errors import AstraFlowError
+from astraflow.launch.doctor.finding import Finding, error, ok, unless, warning
+from astraflow.launch.doctor.subject import Subject
+
+CHECK = "template"
+
+
+def check(subject: Subject) -> list[Finding]:
+    tokenizer = subject.tokenizer
+    if tokenizer is None:
+        return []
+    if not tokenizer.eos_token_ids:
+        return [
+            error(
+                CHECK,
+                "the tokenizer names no end token: every answer runs to max_new_tokens",
+                "name eos_token in tokenizer_config.json, or eos_token_id in generation_config.json",
+            )
+        ]
+    try:
+        broken = check_append_only(tokenizer)
+    except AstraFlowError as failure:
+        return [error(CHECK, str(failure), "give the tokenizer a chat template that renders user and assistant turns")]
+    found = [
+        warning(
+            CHECK,
+            f"{text}: an episode of several turns branches there into a new trajectory of the same sample (LAW 2)",
+            "nothing for single-turn workflows; for several turns a template that only appends keeps one trajectory",
+        )
+        for text in broken
+    ]
+    return unless(found, ok(CHECK, "only appends: what was sampled stays as it was when a conversation grows"))
