@@ -71,7 +71,7 @@ def decode(body: bytes, kind: type[T]) -> T:
         decoder = _DECODERS[kind] = msgspec.msgpack.Decoder(kind, dec_hook=_from_wire)
     try:
         record: T = decoder.decode(body)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise DataError(f"not a valid {getattr(kind, '__name__', kind)}: {error}") from error
     check = getattr(record, "check", None)
     if check is not None:

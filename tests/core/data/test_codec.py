@@ -1,3 +1,5 @@
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -63,3 +65,9 @@ def test_garbage_is_a_data_error(body: bytes) -> None:
         decode(body, Box)
     except DataError:
         return
+
+
+@pytest.mark.parametrize("body", [b"\x91" * 10**5 + b"\xc0", b"\x81\xa1a" * 10**5 + b"\xc0"])
+def test_endless_nesting_is_a_data_error(body: bytes) -> None:
+    with pytest.raises(DataError, match="not a valid Any"):
+        decode(body, Any)
