@@ -167,7 +167,10 @@ class RaaSService:
         return "shutting down"
 
     async def close(self) -> None:
-        """End all groups, updates, engines and reward workers."""
+        """Answer who waits; end all groups, updates, engines and reward workers."""
+        self.stopping.set()
+        async with self._finished:
+            self._finished.notify_all()
         groups = list(self._groups.values())
         for group in groups:
             group.cancel()
