@@ -58,7 +58,9 @@ def load_tree(files: Iterable[Path], overrides: Iterable[str] = ()) -> Tree:
     for file in files:
         merged = _merge(merged, OmegaConf.create(_read(file, origins)), str(file))
     for override in overrides:
-        merged = _merge(merged, _override(override, merged, origins), f"override '{override}'")
+        addition = _override(override, merged, origins)
+        _empty(merged, addition)
+        merged = _merge(merged, addition, f"override '{override}'")
     try:
         values = OmegaConf.to_container(merged, resolve=True)
     except OmegaConfBaseException as error:
@@ -150,6 +152,18 @@ def _override(text: str, merged: Any, origins: dict[str, str]) -> Any:
         return OmegaConf.from_dotlist([f"{path}={value}"])
     except (OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError(f"override '{text}': {str(error).splitlines()[0]}") from error
+
+
+def _empty(base: Any, addition: Any) -> None:
+    """Take out of `base` what an override sets to {}: merged, an empty section would have no effect."""
+    for key in addition:
+        value, held = addition._get_node(key), base._get_node(key) if key in base else None
+        if not (OmegaConf.is_dict(value) and OmegaConf.is_dict(held)):
+            continue
+        if value:
+            _empty(held, value)
+        else:
+            del base[key]
 
 
 def _merge(base: Any, addition: Any, where: str) -> Any:

@@ -49,6 +49,14 @@ def test_overrides_win_over_files(tmp_path: Path) -> None:
     assert (root.inner.depth, root.many["a"].depth, root.inner.names) == (7, 4, ("x", "y"))
 
 
+def test_an_override_with_nothing_in_it_empties_a_section(tmp_path: Path) -> None:
+    files = write(tmp_path, "inner: {depth: 1}\nmany: {a: {depth: 3}, b: {rate: 2.0}}")
+    assert load(files, "many={}").many == {}
+    assert load(files, "many.a={}").many == {"a": Inner(), "b": Inner(rate=2.0)}
+    assert load(files, "many={}", "many.c.depth=5").many == {"c": Inner(depth=5)}
+    assert load(files, "inner={}").inner == Inner()
+
+
 def test_interpolation_reads_keys_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASTRAFLOW_TEST_DEPTH", "9")
     files = write(
