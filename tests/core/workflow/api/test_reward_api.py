@@ -30,6 +30,8 @@ def reward(prompt: str, completions: str, prompt_ids: list[int], completion_ids:
             return math.nan
         case "infinite value":
             return Value(math.inf)
+        case "huge":  # a number here, infinite as float32
+            return 1e300
         case "invalid":
             return Invalid("gold")
         case "none":
@@ -60,10 +62,10 @@ def compute(*completions: str, function: Callable[..., Any] = reward, **options:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_a_function_returns_or_raises_is_a_reward(workers: int) -> None:
-    completions = ("x", "row", "nan", "infinite value", "invalid", "crash", "none")
+    completions = ("x", "row", "nan", "infinite value", "huge", "invalid", "crash", "none")
     got = compute(*completions, max_workers=workers)
-    assert got[:5] == [Value(6.0), Value(42.0), Invalid("nan"), Invalid("nan"), Invalid("gold")]
-    crashed, nothing = got[5:]
+    assert got[:6] == [Value(6.0), Value(42.0), *[Invalid("nan")] * 3, Invalid("gold")]
+    crashed, nothing = got[6:]
     assert isinstance(crashed, Invalid)
     assert isinstance(nothing, Invalid)
     assert (crashed.reason, nothing.reason) == ("crash", "crash")
