@@ -93,6 +93,7 @@ def test_long_log_lines_do_not_bury_why_a_process_died(tmp_path: Path) -> None:
     program = "print('x' * 10**5); print('the reason'); raise SystemExit(3)"
     child = spawn([sys.executable, "-c", program], tmp_path / "a.log")
     child.wait(30)
+    child.stop()
     said = str(child.died())
     assert len(said) < 1000
     assert said.endswith("…\n  the reason")
