@@ -32,6 +32,7 @@ from astraflow.evolution.traces.practice.desk import Tasks
 from astraflow.evolution.traces.practice.episodes import measure, run_recorded
 from astraflow.evolution.traces.proposers import PROPOSERS, Context
 from astraflow.evolution.traces.proposers.base import Ask
+from astraflow.evolution.traces.proposers.playbook import load, playbook_path
 from astraflow.evolution.traces.report import render
 from astraflow.evolution.traces.rounds import Rounds, RoundStatus, WaitResult
 from astraflow.evolution.traces.segmenters import segment_session
@@ -145,15 +146,17 @@ class Loop:
         for patch_id in self._optimizer.finish_interrupted(skill):
             self._say(f"round {number}: the acceptance of {patch_id} was interrupted and is finished")
         rolled_back = self._optimizer.roll_back_regression(skill, self._score, self._settings.threshold)
-        if rolled_back:
-            self._say(f"round {number}: {rolled_back} rolled back, it does worse than it did")
         report = self._report(number)
         results: list[PatchResult] = []
-        for patch in self._propose(report):
-            results.append(self._judge(patch))
-            self._say(_line(number, results[-1]))
-            if sum(result.status == PatchStatus.ACCEPTED for result in results) >= self._settings.patches_a_round:
+        proposed = self._propose(report)
+        rolled_back = rolled_back or self._retire()
+        if rolled_back:
+            self._say(f"round {number}: {rolled_back} rolled back, it does worse than it did")
+        for patch in proposed:
+            if len(self._optimizer.accepted_in(skill, number)) >= self._settings.patches_a_round:
                 break
+            results.append(self._judge(patch, number))
+            self._say(_line(number, results[-1]))
         scores = self._score(self._shelf.view(skill).text)
         result = RoundResult(
             round=number,
@@ -257,10 +260,20 @@ class Loop:
                 patches[patch.id] = patch
         return list(patches.values())
 
-    def _judge(self, patch: Patch) -> PatchResult:
+    def _retire(self) -> str | None:
+        """Roll back an active patch whose playbook bullet harms more than it helps; returns its id."""
+        skill = self._settings.skill
+        retired = {one.text for one in load(playbook_path(self._store.root, skill), skill).retired()}
+        for patch in self._shelf.patches(skill):
+            if patch.body in retired and self._shelf.is_active(skill, patch.id):
+                self._optimizer.roll_back(skill, patch.id, "its playbook bullet harmed more often than it helped")
+                return patch.id
+        return None
+
+    def _judge(self, patch: Patch, number: int) -> PatchResult:
         skill = self._settings.skill
         measured = self._optimizer.evaluate(skill, patch.id, self._score).comparison
-        status = self._optimizer.decide(skill, patch.id, self._settings.threshold)
+        status = self._optimizer.decide(skill, patch.id, self._settings.threshold, number)
         return PatchResult(patch_id=patch.id, status=status, effect=measured.effect, p_value=measured.p_value)
 
     def _score(self, text: str) -> dict[str, float]:

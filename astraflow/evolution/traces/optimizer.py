@@ -19,7 +19,7 @@ import msgspec
 from astraflow.errors import ConfigError
 from astraflow.evolution.skillbank import Action, Patch, PatchStatus, SkillBankError
 from astraflow.evolution.traces.files import write_whole
-from astraflow.evolution.traces.findings import Suggestion
+from astraflow.evolution.traces.findings import Suggestion, confidence_of
 from astraflow.evolution.traces.paired import Comparison, compare
 from astraflow.evolution.traces.payload import now
 from astraflow.evolution.traces.shelf import SkillShelf
@@ -46,6 +46,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     time: str
     reason: str
+    round: int | None = None
+    """The round whose loop made it."""
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +98,7 @@ class Optimizer:
         RefusedError: a traj-* skill, an unknown skill, section or action, no evidence, no text.
         """
         self._check(suggestion)
-        patch = _patch(suggestion)
+        patch = _patch(suggestion, self._rounds_of(suggestion.session_ids))
         for earlier in self.shelf.patches(suggestion.skill):
             if earlier.id == patch.id:
                 return earlier
@@ -118,12 +120,12 @@ class Optimizer:
         self._note(skill, patch_id, PatchStatus.EVALUATED, reason, measurement)
         return measurement
 
-    def decide(self, skill: str, patch_id: str, threshold: Threshold) -> PatchStatus:
+    def decide(self, skill: str, patch_id: str, threshold: Threshold, round_number: int | None = None) -> PatchStatus:
         """Accept an evaluated patch that has the effect, reject one that has not."""
         if objection := self.objection(skill, patch_id, threshold):
             self.reject(skill, patch_id, objection)
             return PatchStatus.REJECTED
-        self.accept(skill, patch_id, threshold)
+        self.accept(skill, patch_id, threshold, round_number=round_number)
         return PatchStatus.ACCEPTED
 
     def objection(self, skill: str, patch_id: str, threshold: Threshold) -> str | None:
@@ -143,7 +145,14 @@ class Optimizer:
             return f"p {p_value:.3g} is above {threshold.max_p_value}: the effect may be chance"
         return None
 
-    def accept(self, skill: str, patch_id: str, threshold: Threshold, force_reason: str | None = None) -> Path:
+    def accept(
+        self,
+        skill: str,
+        patch_id: str,
+        threshold: Threshold,
+        force_reason: str | None = None,
+        round_number: int | None = None,
+    ) -> Path:
         """Activate a patch and compile its skill; an interrupted acceptance is finished by the next call.
 
         RefusedError: no sufficient effect and no reason to force it.
@@ -162,8 +171,14 @@ class Optimizer:
         except SkillBankError:
             self.shelf.deactivate(skill, patch_id, patch.status)
             raise
-        self._note(skill, patch_id, PatchStatus.ACCEPTED, reason)
+        self._note(skill, patch_id, PatchStatus.ACCEPTED, reason, round_number=round_number)
         return written
+
+    def accepted_in(self, skill: str, round_number: int) -> list[str]:
+        """The patches that a round's loop accepted."""
+        records = [self.record(skill, patch.id) for patch in self.shelf.patches(skill)]
+        steps = [(record.patch_id, step) for record in records for step in record.history]
+        return [name for name, step in steps if step.status == PatchStatus.ACCEPTED and step.round == round_number]
 
     def finish_interrupted(self, skill: str) -> list[str]:
         """Carry out acceptances that a killed process began; returns the patches."""
@@ -248,6 +263,10 @@ class Optimizer:
         if strangers := [session for session in suggestion.session_ids if session not in known_sessions]:
             raise RefusedError(f"the suggestion's evidence does not exist: no session {', '.join(strangers)}")
 
+    def _rounds_of(self, sessions: list[str]) -> list[int]:
+        events = (event for session in sessions for event in self.store.events(session))
+        return sorted({event.round for event in events if event.round is not None})
+
     def _may_become(self, skill: str, patch_id: str, status: PatchStatus) -> Patch:
         patch = self.shelf.patch(skill, patch_id)
         if status not in _MOVES.get(patch.status, set()):
@@ -255,10 +274,16 @@ class Optimizer:
         return patch
 
     def _note(
-        self, skill: str, patch_id: str, status: PatchStatus, reason: str, measurement: Measurement | None = None
+        self,
+        skill: str,
+        patch_id: str,
+        status: PatchStatus,
+        reason: str,
+        measurement: Measurement | None = None,
+        round_number: int | None = None,
     ) -> None:
         record = self.record(skill, patch_id)
-        step = Step(status=status, time=now(), reason=reason)
+        step = Step(status=status, time=now(), reason=reason, round=round_number)
         changed = msgspec.structs.replace(
             record, history=[*record.history, step], measurement=measurement or record.measurement
         )
@@ -269,7 +294,8 @@ class Optimizer:
         return self.store.root / "patches" / skill / f"{patch_id}.json"
 
 
-def _patch(suggestion: Suggestion) -> Patch:
+def _patch(suggestion: Suggestion, rounds: list[int]) -> Patch:
+    """The patch of a suggestion; how well it is supported is derived from its sessions, not taken on trust."""
     identity = "\0".join((suggestion.target_section, suggestion.action, suggestion.content.strip()))
     words = re.sub(r"[^a-z0-9]+", "-", suggestion.description.lower()).strip("-")[:40].rstrip("-")
     return Patch(
@@ -280,8 +306,8 @@ def _patch(suggestion: Suggestion) -> Patch:
         description=suggestion.description,
         status=PatchStatus.PROPOSED,
         extra={
-            "confidence": str(suggestion.confidence),
-            "evidence_rounds": list(suggestion.rounds),
+            "confidence": str(confidence_of(rounds, suggestion.session_ids)),
+            "evidence_rounds": rounds,
             "source_sessions": list(suggestion.session_ids),
             "proposer": suggestion.proposer,
         },

@@ -100,10 +100,17 @@ class Rounds:
             raise DataError(f"{path}: {error}") from error
 
     def set_status(
-        self, number: int, status: RoundStatus, *, attempt: int = 1, will_retry: bool = False, detail: str = ""
+        self,
+        number: int,
+        status: RoundStatus,
+        *,
+        attempt: int | None = None,
+        will_retry: bool = False,
+        detail: str = "",
     ) -> Status:
-        """Write a status; DataError where it would lead a round back."""
+        """Write a status (of the attempt that was noted last, if None); DataError where it would lead a round back."""
         current = self.status(number)
+        attempt = attempt or (current.attempt if current else 1)
         if current and not _may_follow(current, status):
             raise DataError(f"round {number} is {current.status.value}: it cannot become {status.value}")
         new = Status(
