@@ -22,7 +22,7 @@ from astraflow.evolution.skillbank.package_commands import (
     smoke_command,
     verify_command,
 )
-from astraflow.evolution.skillbank.problem import SkillBankError
+from astraflow.evolution.skillbank.problem import Problem, SkillBankError, of_system
 from astraflow.evolution.skillbank.skill_commands import (
     compile_command,
     diff_command,
@@ -54,9 +54,15 @@ def main(argv: Sequence[str] | None = None, bank: Path | None = None) -> int:
         root = Path(options.bank) if options.bank else bank or find_bank(Path.cwd())
         answer = COMMANDS[command](Bank.load(root), options)
     except SkillBankError as error:
-        answer = Answer(values={"command": command.replace("_", "-")}, errors=error.problems)
+        answer = _failed(command, error.problems)
+    except OSError as error:
+        answer = _failed(command, (of_system(error),))
     _say(answer, options.json)
     return 1 if answer.errors else 0
+
+
+def _failed(command: str, problems: Sequence[Problem]) -> Answer:
+    return Answer(values={"command": command.replace("_", "-")}, errors=problems)
 
 
 def _say(answer: Answer, as_json: bool) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from astraflow.evolution.skillbank.bank import Bank
 from astraflow.evolution.skillbank.compiler import Compiled, compile_skill
-from astraflow.evolution.skillbank.problem import Code, Problem, SkillBankError
+from astraflow.evolution.skillbank.problem import Code, Problem, SkillBankError, of_system
 from astraflow.evolution.skillbank.snapshots import Snapshot, latest_snapshot, record
 from astraflow.evolution.skillbank.text_file import read_text, write_atomically
 
@@ -150,6 +150,9 @@ def _write_one(bank: Bank, before: Snapshot, name: str, profile: str | None, for
         return SkillResult(name, Outcome.HAND_EDITED, file, compiled, (problem,))
     if state is FileState.CURRENT:
         return SkillResult(name, Outcome.UNCHANGED, file, compiled)
-    if not dry_run:
-        write_atomically(file, compiled.text)
+    try:
+        if not dry_run:
+            write_atomically(file, compiled.text)
+    except OSError as error:
+        return SkillResult(name, Outcome.FAILED, file, None, (replace(of_system(error), ids=(name,)),))
     return SkillResult(name, Outcome.WRITTEN, file, compiled)

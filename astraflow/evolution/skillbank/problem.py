@@ -60,6 +60,8 @@ class Code(StrEnum):
     """A promotion whose condition does not hold."""
     DIGEST = "digest"
     """A frozen file is not the one that was frozen."""
+    INPUT_OUTPUT = "input_output"
+    """The operating system refused a read or a write."""
     MISSING_EVIDENCE = "missing_evidence"
     """A run or a round left less than a complete one does."""
 
@@ -99,6 +101,12 @@ class SkillBankError(ConfigError):
     def __init__(self, *problems: Problem) -> None:
         self.problems = problems
         super().__init__("\n".join(str(problem) for problem in problems))
+
+
+def of_system(error: OSError) -> Problem:
+    """What the operating system refused, as a problem."""
+    file = Path(error.filename) if isinstance(error.filename, str) else None
+    return Problem(Code.INPUT_OUTPUT, error.strerror or str(error), file=file)
 
 
 def refuse_if_any(problems: Iterable[Problem]) -> None:

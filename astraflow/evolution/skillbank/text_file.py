@@ -87,8 +87,12 @@ def split_front_matter(text: str, file: Path) -> FrontMatter:
 
 
 def to_yaml(values: Mapping[str, Any]) -> str:
-    """YAML with the keys in their order."""
-    return str(yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=120))
+    """YAML with the keys in their order, which reads back as the same values."""
+    text = str(yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=120))
+    # PyYAML writes these as they are and reads them as line breaks
+    if any(mark in text for mark in "\x85\u2028\u2029"):
+        return str(yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=False, width=120))
+    return text
 
 
 def with_fields(text: str, file: Path, fields: Mapping[str, Any]) -> str:

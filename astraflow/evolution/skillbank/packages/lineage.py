@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -104,7 +105,8 @@ def collect_round(traces: Path, number: int) -> Round:
     files = files_below(folder, f"rounds/{name}/")
     status = read_json(folder / "status.json") if (folder / "status.json").is_file() else {}
     missing = [] if status else ["status.json"]
-    sessions = sorted({text for text in _texts_under(status, SESSION_KEYS) if PART.fullmatch(text)})
+    named = {text for text in _texts_under(status, SESSION_KEYS) if PART.fullmatch(text)}
+    sessions = sorted(named | set(_sessions_recorded_in(traces, number)))
     if not sessions:
         missing.append("session")
     for session in sessions:
@@ -124,6 +126,22 @@ def collect_round(traces: Path, number: int) -> Round:
     if not reports:
         missing.append("report")
     return Round(number, files, tuple(sessions), tuple(missing))
+
+
+def _sessions_recorded_in(traces: Path, number: int) -> Iterator[str]:
+    """Sessions with an event of that round. A line that is torn or is no JSON has no say."""
+    for layer in LAYERS:
+        for file in sorted((traces / layer / "raw").glob("*/events.jsonl")):
+            if any(_round_of(line) == number for line in file.read_bytes().splitlines()):
+                yield file.parent.name
+
+
+def _round_of(line: bytes) -> object:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event.get("round") if isinstance(event, dict) else None
 
 
 def _reports(traces: Path, number: int, named: Iterator[str]) -> dict[str, Path]:

@@ -111,7 +111,10 @@ def load_registry(bank: Bank) -> Registry:
     current: dict[tuple[Kind, str], PackageId] = {}
     entries: list[Entry] = []
     for kind, domain, group in _groups(values, file):
-        for item in group.get("packages", []):
+        packages = group.get("packages", [])
+        if not isinstance(packages, list):
+            raise _malformed(f"'packages' must be a list, not {packages!r}", file)
+        for item in packages:
             entry = _entry(item, file)
             if entry.id.kind is not kind or any(other.id == entry.id for other in entries):
                 raise _malformed(f"package '{entry.id}' is listed twice or in the wrong place", file)
@@ -160,15 +163,20 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def _groups(values: Mapping[str, Any], file: Path) -> Iterator[tuple[Kind, str, Mapping[str, Any]]]:
     """Every list of packages in the file with its kind and domain."""
-    try:
-        yield Kind.STABLE, "", values.get("stable") or {}
-        for kind in (Kind.EXPERIMENTAL, Kind.VERTICAL):
-            for domain, group in (values.get(kind) or {}).items():
-                yield kind, domain, group or {}
-        for kind, key in LISTS.items():
-            yield kind, "", {"packages": values.get(key) or []}
-    except AttributeError as error:
-        raise _malformed(f"a list of packages has the wrong form: {error}", file) from None
+    yield Kind.STABLE, "", _object(values, "stable", file)
+    for kind in (Kind.EXPERIMENTAL, Kind.VERTICAL):
+        domains = _object(values, kind, file)
+        for domain in domains:
+            yield kind, domain, _object(domains, domain, file)
+    for kind, key in LISTS.items():
+        yield kind, "", {"packages": values.get(key, [])}
+
+
+def _object(values: Mapping[str, Any], key: str, file: Path) -> dict[str, Any]:
+    value = values.get(key, {})
+    if not isinstance(value, dict):
+        raise _malformed(f"'{key}' must be an object, not {value!r}", file)
+    return value
 
 
 def _entry(item: Any, file: Path) -> Entry:
