@@ -32,15 +32,18 @@ def get_reasoning_gym_rl_dataset(
     seed: int = 1,
     params: dict[str, Any] | None = None,
     short: bool = False,
+    template: str = "{question}",
 ) -> list[Row]:
     """Return `size` distinct rows of a reasoning-gym dataset.
 
     name: dataset, e.g. "chain_sum"; params: its own settings; short: ask with the bare expression ("42-25") where the
-    dataset has one, which spares a small model the sentence around it.
+    dataset has one, which spares a small model the sentence around it; template: what is written around {question}.
     Rows: {messages, answer, task_id, name, entry}. DataError if the dataset cannot give so many distinct
     questions of the split.
     """
-    rows = [_row(name, entry, short) for entry in _entries(name, split, size, seed, params or {})]
+    if "{question}" not in template:
+        raise ConfigError(f"reasoning_gym template {template!r} has no place for the question: {{question}}")
+    rows = [_row(name, entry, short, template) for entry in _entries(name, split, size, seed, params or {})]
     check_gold(rows)
     return rows
 
@@ -148,14 +151,14 @@ def _spread(seed: int) -> int:
     return int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:4], "big") // 2
 
 
-def _row(name: str, entry: dict[str, Any], short: bool) -> Row:
+def _row(name: str, entry: dict[str, Any], short: bool, template: str = "{question}") -> Row:
     question = entry["question"]
     if short:
         if "expression" not in entry["metadata"]:
             raise ConfigError(f"reasoning_gym {name} has no bare expression to ask with; leave short: false")
         question = entry["metadata"]["expression"].replace(" ", "")
     return {
-        "messages": [{"role": "user", "content": question}],
+        "messages": [{"role": "user", "content": template.replace("{question}", question)}],
         "answer": str(entry["answer"]),
         "task_id": hashlib.sha256(f"{name}\n{entry['question']}".encode()).hexdigest()[:16],
         "name": name,

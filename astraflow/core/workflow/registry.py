@@ -17,7 +17,8 @@ WORKFLOW_REGISTRY = Registry(
 REWARD_REGISTRY = Registry(
     "reward",
     {
-        "answer_line": "astraflow.core.workflow.reward.answer_line:ends_in_answer_line",
+        "answer_line": "astraflow.core.workflow.reward.form:ends_in_answer_line",
+        "equation": "astraflow.core.workflow.reward.form:is_one_equation",
         "math_format": "astraflow.core.workflow.reward.math_format:math_format_reward",
         "math_verify": "astraflow.core.workflow.reward.math_verify:math_verify_reward",
     },

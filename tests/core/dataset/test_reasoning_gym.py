@@ -34,6 +34,11 @@ def test_rows_are_distinct_seeded_and_json() -> None:
     assert json.loads(json.dumps(one)) == one
 
 
+def test_a_template_is_written_around_the_question() -> None:
+    row = get_reasoning_gym_rl_dataset("chain_sum", size=1, params=SUMS, short=True, template="What is {question}?")[0]
+    assert row["messages"][0]["content"] == f"What is {row['entry']['metadata']['expression'].replace(' ', '')}?"
+
+
 def test_neighbouring_seeds_ask_other_questions() -> None:
     params = {"min_terms": 3, "max_terms": 5, "min_digits": 3, "max_digits": 5}
     one, two = (get_reasoning_gym_rl_dataset("chain_sum", size=200, seed=seed, params=params) for seed in (1, 2))
@@ -110,6 +115,8 @@ def test_wrong_names_and_sizes_are_clear() -> None:
         get_reasoning_gym_rl_dataset("chain_sum", "dev")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="no bare expression"):
         get_reasoning_gym_rl_dataset("sudoku", size=1, short=True)
+    with pytest.raises(ConfigError, match="no place for the question"):
+        get_reasoning_gym_rl_dataset("chain_sum", size=1, template="What is it?")
     with pytest.raises(ConfigError, match="min_term"):
         get_reasoning_gym_rl_dataset("chain_sum", size=1, params={"min_term": 2})
     with pytest.raises(DataError, match="distinct test questions"):

@@ -5,7 +5,7 @@ The little is what a model learns from before it is ever right: a group in which
 
 from __future__ import annotations
 
-from astraflow.core.workflow.reward.answer_line import ends_in_answer_line
+from astraflow.core.workflow.reward.form import ends_in_answer_line
 from astraflow.core.workflow.reward.math_verify import math_verify_reward
 from astraflow.core.workflow.reward.weighted_sum import WeightedSum
 
