@@ -82,6 +82,15 @@ def report(
     _command("report").report(runs, output)
 
 
+@app.command()
+def audit(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
+    json: Json = None,
+) -> None:
+    """Prove from a run's ledger what became of every prompt: trained once, dropped with a reason, or in flight."""
+    _command("audit").show(run, json)
+
+
 @bench.command("async")
 def bench_async(
     inputs: Inputs,

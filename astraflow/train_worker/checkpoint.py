@@ -34,6 +34,8 @@ class TrainerProgress(msgspec.Struct, frozen=True):
     """The last trained step."""
     version: int
     """The number under which that step's weights were announced."""
+    step_of: dict[int, int] = {}
+    """Which step made each version so far."""
 
 
 def save_checkpoint(directory: Path, decoder: Decoder, tokenizer: Tokenizer) -> Path:

@@ -18,11 +18,13 @@ from astraflow.train_worker.trainer.policy_batch import Minibatch, PolicyBatch
 from astraflow.train_worker.trainer.policy_objective import PolicyObjective
 
 
-def batch_stats(batch: Batch, policy: PolicyBatch, initial_logprobs_T: Tensor, version: int) -> dict[str, float]:
+def batch_stats(
+    batch: Batch, policy: PolicyBatch, initial_logprobs_T: Tensor, version: int, step_of: Mapping[int, int]
+) -> dict[str, float]:
     """Statistics of a batch under the policy of `version`, before its first optimiser step.
 
     ratio/*: π / π_behaviour of sampled tokens. ratio/current_version_max_dev: the largest |ratio − 1| in trajectories
-    that were sampled wholly under `version` (LAW 15), absent where the batch has none. staleness/*: version less each
+    that were sampled wholly under `version` (LAW 15), absent where the batch has none. staleness/*: last step less that of each
     sampled token's. reward/*: raw, over rows.
     """
     rows, row_of_token = policy.rows, span_of_token(policy.rows.cu_seqlens)
@@ -31,7 +33,7 @@ def batch_stats(batch: Batch, policy: PolicyBatch, initial_logprobs_T: Tensor, v
     tracker = StatsTracker()
     tracker.denominator(sampled=mask)
     tracker.stat("sampled", "mean", "max", ratio=ratio)
-    tracker.stat("sampled", "mean", "max", staleness=version - versions)
+    tracker.stat("sampled", "mean", "max", staleness=step_of[version] - _steps(versions, step_of))
     tracker.stat("sampled", "mean", advantage_abs=rows.streams["advantages"].abs())
     stats = tracker.export()
     stats["staleness/avg"] = stats.pop("staleness/mean")
@@ -98,3 +100,9 @@ def eval_stats(results: EvalResults | None) -> dict[str, float]:
         }
         stats |= {f"eval/{name}/{key}": float(value) for key, value in numbers.items() if value is not None}
     return stats
+
+
+def _steps(versions: Tensor, step_of: Mapping[int, int]) -> Tensor:
+    """The step that made each version; numbers jump after a recovery, steps do not."""
+    distinct, place = versions.unique(return_inverse=True)
+    return torch.tensor([step_of.get(version, version) for version in distinct.tolist()])[place]

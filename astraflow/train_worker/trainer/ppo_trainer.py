@@ -24,6 +24,7 @@ from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.observability.spans import SpanLog
 from astraflow.core.text.tokenizer import Tokenizer
 from astraflow.train_worker.canaries import scored_canaries
+from astraflow.train_worker.checkpoint import TrainerProgress
 from astraflow.train_worker.config import TrainWorkerSettings
 from astraflow.train_worker.engine.base import StepResult, TrainEngine
 from astraflow.train_worker.trainer.astraflow_client import AstraFlowClient
@@ -80,6 +81,8 @@ class AstraFlowPPOTrainer:
         self.tokenizer = tokenizer
         self.version = 0
         self.recovery = recovery or NoRecovery()
+        self._step_of = {0: 0}
+        """Which step made each version."""
         self._config = settings.trainer
         self._run_dir = RunDirectory(settings.run_dir)
         self._spans = spans
@@ -95,13 +98,14 @@ class AstraFlowPPOTrainer:
             with self._phase("train"):
                 stats = self.train_on(reply.batch)
             self.version += 1
+            self._step_of[self.version] = step
             stats |= self.announce(step, run_eval=self._evaluates(step))
             if self._saves(step):
                 with self._phase("save"):
                     self.engine.save(self._run_dir.checkpoint(step), self.tokenizer)
             self._write_kept(step)
             self._commit(step, {**reply.buffer_stats, **stats})
-            self.recovery.keep(step, self.version)
+            self.recovery.keep(TrainerProgress(step, self.version, self._step_of))
 
     def start(self) -> int:
         """Publish the first version and tell Dataflow that this trainer is ready, or back; returns the steps done.
@@ -109,12 +113,13 @@ class AstraFlowPPOTrainer:
         Evaluates before the first step where the configuration says so.
         """
         status = self.client.initialize()
-        step = self.recovery.restore(status)
+        found = self.recovery.restore(status)
+        step = None if found is None else found.step
         self.publisher.initialize(dict(self.engine.named_weights()), self.engine.aliases())
         endpoint = self.publisher.get_sender_endpoint()
         for name in (f"train_worker-{self.settings.model_id}", f"sender-{self.settings.model_id}"):
             self._run_dir.announce(name, f"http://{endpoint}")
-        manifest = self._begin(endpoint) if step is None else self._continue(endpoint, step)
+        manifest = self._begin(endpoint) if found is None else self._continue(endpoint, found)
         LOGGER.info("ready: %s, version %d is %s", self.settings.model_id, self.version, manifest.digest)
         run_eval = not step and self._config.evaluator.eval_at_start
         with self._phase("eval" if run_eval else "notify"):  # rollout services pull this version from here on
@@ -130,11 +135,12 @@ class AstraFlowPPOTrainer:
         self.client.signal_ready(self._config.train_batch_size, endpoint, manifest)
         return manifest
 
-    def _continue(self, endpoint: str, step: int) -> Manifest:
+    def _continue(self, endpoint: str, found: TrainerProgress) -> Manifest:
         """Back at a step: numbers never repeat, so Dataflow says under which the restored weights are published."""
         self.version = self.client.signal_ready(
-            self._config.train_batch_size, endpoint, recovered_version=self.recovery.version, recovered_step=step
+            self._config.train_batch_size, endpoint, recovered_version=found.version, recovered_step=found.step
         )
+        self._step_of = {**found.step_of, self.version: found.step}
         return self.publish()
 
     def train_on(self, batch: Batch) -> dict[str, float]:
@@ -148,7 +154,9 @@ class AstraFlowPPOTrainer:
         results = [self.engine.train_step(part.rows, part.weights, objective) for part in minibatches]
         initial = _initial_logprobs(policy, minibatches, results)
         self._kept = _kept_logprobs(batch, initial)
-        return batch_stats(batch, policy, initial, self.version) | update_stats(objective, minibatches, results)
+        return batch_stats(batch, policy, initial, self.version, self._step_of) | update_stats(
+            objective, minibatches, results
+        )
 
     def announce(self, step: int, run_eval: bool) -> dict[str, float]:
         """Publish the current version and make it Dataflow's; return the evaluation's numbers, if there was one."""

@@ -25,25 +25,20 @@ LOGGER = logging.getLogger("astraflow.trainer")
 class Recovery(Protocol):
     """What a trainer asks at its start, and tells after each step."""
 
-    version: int
-    """The number under which the restored weights were announced before."""
+    def restore(self, status: Mapping[str, Any]) -> TrainerProgress | None:
+        """Bring the engine back and return where it is; None for a fresh start. `status`: Dataflow's."""
 
-    def restore(self, status: Mapping[str, Any]) -> int | None:
-        """Bring the engine back to where it was and return that step; None for a fresh start. `status`: Dataflow's."""
-
-    def keep(self, step: int, version: int) -> None:
+    def keep(self, progress: TrainerProgress) -> None:
         """A step is done, announced and written down."""
 
 
 class NoRecovery:
     """Always begins anew."""
 
-    version = 0
-
-    def restore(self, status: Mapping[str, Any]) -> int | None:
+    def restore(self, status: Mapping[str, Any]) -> TrainerProgress | None:
         return None
 
-    def keep(self, step: int, version: int) -> None:
+    def keep(self, progress: TrainerProgress) -> None:
         pass
 
 
@@ -54,28 +49,26 @@ class TrainerRecovery:
         """ConfigError where the engine cannot be restored."""
         if not isinstance(engine, Restorable):
             raise ConfigError(f"recover.mode: {type(engine).__name__} cannot keep its state; set it to disabled")
-        self.version = 0
         self._root = root
         self._config = config
         self._engine = engine
         self._client = client
 
-    def restore(self, status: Mapping[str, Any]) -> int | None:
+    def restore(self, status: Mapping[str, Any]) -> TrainerProgress | None:
         """A model whose trainer Dataflow knows has begun before: without a state, it is at step 0 again."""
         found = load_state(self._root)
         if found is not None:
             state, progress = found
             self._engine.restore(state)
-            self.version = progress.version
             LOGGER.warning("continues after step %d, which was version %d", progress.step, progress.version)
-            return progress.step
+            return progress
         known = status.get("agents", {}).get(self._client.model_id, {})
-        return 0 if known.get("trainer_ready") else None
+        return TrainerProgress(0, 0, {0: 0}) if known.get("trainer_ready") else None
 
-    def keep(self, step: int, version: int) -> None:
-        if step % self._config.freq_steps == 0:
-            save_state(self._root, self._engine.state(), TrainerProgress(step, version))
-            self._client.save_buffer(step)
+    def keep(self, progress: TrainerProgress) -> None:
+        if progress.step % self._config.freq_steps == 0:
+            save_state(self._root, self._engine.state(), progress)
+            self._client.save_buffer(progress.step)
 
 
 def recovery_of(settings: TrainWorkerSettings, engine: TrainEngine, client: AstraFlowClient) -> Recovery:
