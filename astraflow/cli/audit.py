@@ -31,8 +31,9 @@ def described(report: AuditReport) -> list[str]:
         + ("conserved" if report.conserved else "NOT CONSERVED"),
         *(f"  problem: {problem}" for problem in report.problems),
         f"dropped: {_counts(report.dropped)}; in flight: {_counts(report.in_flight)}",
-        f"trainer starts {report.starts}, versions {report.versions}; after a recovery {report.retrained} trained again, "
-        f"{report.rerun} run again; lost leases {report.lost_leases}, results without a lease {report.orphans}",
+        f"trainer starts {report.starts}, versions {report.versions}",
+        f"after a recovery {report.retrained} groups trained again, {report.rerun} run again; "
+        f"lost leases {report.lost_leases}, results without a lease {report.orphans}",
         f"length of what was trained: {_lengths(report.kept_lengths)}",
     ]
     lines += [f"length of what was dropped as {name}: {_lengths(found)}" for name, found in report.lost_lengths.items()]

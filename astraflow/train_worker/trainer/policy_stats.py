@@ -24,8 +24,8 @@ def batch_stats(
     """Statistics of a batch under the policy of `version`, before its first optimiser step.
 
     ratio/*: π / π_behaviour of sampled tokens. ratio/current_version_max_dev: the largest |ratio − 1| in trajectories
-    that were sampled wholly under `version` (LAW 15), absent where the batch has none. staleness/*: last step less that of each
-    sampled token's. reward/*: raw, over rows.
+    that were sampled wholly under `version` (LAW 15), absent where the batch has none. staleness/*: the last step less
+    the one that made each sampled token's version. reward/*: raw, over rows.
     """
     rows, row_of_token = policy.rows, span_of_token(policy.rows.cu_seqlens)
     versions, mask = rows.streams["versions"], rows.mask
@@ -104,5 +104,5 @@ def eval_stats(results: EvalResults | None) -> dict[str, float]:
 
 def _steps(versions: Tensor, step_of: Mapping[int, int]) -> Tensor:
     """The step that made each version; numbers jump after a recovery, steps do not."""
-    distinct, place = versions.unique(return_inverse=True)
-    return torch.tensor([step_of.get(version, version) for version in distinct.tolist()])[place]
+    distinct, place = np.unique(versions.numpy(), return_inverse=True)
+    return torch.tensor([step_of.get(version, version) for version in distinct.tolist()])[torch.from_numpy(place)]

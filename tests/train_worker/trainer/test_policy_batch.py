@@ -62,10 +62,17 @@ def test_statistics(batch: Any) -> None:
     policy = PolicyBatch.of(batch, ActorConfig(), 10)
     logprobs = torch.where(policy.rows.mask, -1.0, 0.0)
     logprobs[-1] += 0.01
-    stats = batch_stats(batch, policy, logprobs, version=3)
+    stats = batch_stats(batch, policy, logprobs, version=3, step_of={2: 1, 3: 2})
     assert stats["staleness/max"] == 1
     assert stats["staleness/avg"] == pytest.approx(4 / 8)
     assert stats["batch/trajectories_with_two_versions"] == 1
     assert stats["batch/current_version_trajectories"] == 2
     assert stats["ratio/current_version_max_dev"] == pytest.approx(0.01005, abs=1e-5)
     assert stats["reward/mean"] == 0.5
+
+
+def test_staleness_is_counted_in_steps_when_numbers_jump(batch: Any) -> None:
+    policy = PolicyBatch.of(batch, ActorConfig(), 10)
+    logprobs = torch.zeros(len(policy.rows.mask))
+    stats = batch_stats(batch, policy, logprobs, version=3, step_of={2: 7, 3: 7})
+    assert stats["staleness/max"] == 0
