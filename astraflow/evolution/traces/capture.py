@@ -16,17 +16,20 @@ readers.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from astraflow.evolution.traces.payload import LAYERS, STOPS, TYPES, adapt, layer_of, opened_skill
+from astraflow.evolution.traces.redaction import sha256
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 DEADLINE = 0.9
 """Seconds after which a hook gives up, for example on a standard input that nobody closes."""
@@ -42,7 +45,7 @@ def folder_name(session_id: str) -> str:
     """The folder of a session: its id where that is a plain word, else a digest of it."""
     if _WORD.fullmatch(session_id):
         return session_id
-    return "s-" + hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+    return "s-" + sha256(session_id)[:24]
 
 
 def post_tool(root: str) -> None:
@@ -57,12 +60,15 @@ def on_stop(root: str) -> None:
 
 
 def run(root: str, takes: frozenset[str], default: str, renamed: dict[str, str] | None = None) -> None:
-    """Read one payload and record it; every failure ends here, silently, for an agent must not notice its hooks."""
+    """Read one payload, record it and end the process, silently and with code 0: an agent must not notice its hooks.
+
+    `os._exit` leaves out the interpreter's clean-up: it takes 5 ms, and turns a closed standard output into a failure.
+    """
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
     signal.setitimer(signal.ITIMER_REAL, DEADLINE)
     with suppress(Exception):
         record(sys.stdin.buffer.read(MAX_PAYLOAD), os.environ.get(ROOT_VARIABLE) or root, takes, default, renamed)
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    os._exit(0)
 
 
 def record(

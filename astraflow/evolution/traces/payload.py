@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
 from astraflow.evolution.traces.redaction import kept, shortened
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SCHEMA_VERSION = 1
 LAYERS = ("rllm", "traj", "meta")

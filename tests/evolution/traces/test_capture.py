@@ -126,6 +126,19 @@ def test_a_standard_input_that_nobody_closes_ends_within_the_deadline(tmp_path: 
     process.stdin.close()
 
 
+def test_closed_standard_streams_are_no_failure(tmp_path: Path) -> None:
+    for streams in ("<&- >&- 2>&-", ">&- 2>&-", "</dev/null >&-"):
+        done = subprocess.run(
+            f'"{sys.executable}" "{POST_TOOL}" {streams}',
+            shell=True,
+            check=False,
+            input=json.dumps(CALL).encode(),
+            env={**os.environ, ROOT_VARIABLE: str(tmp_path)},
+        )
+        assert done.returncode == 0
+    assert len(lines(tmp_path / "meta" / "raw" / "s1" / "events.jsonl")) == 1
+
+
 def test_hooks_load_nothing_but_the_standard_library() -> None:
     code = (
         "import sys; before = set(sys.modules)\n"
