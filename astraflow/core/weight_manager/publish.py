@@ -18,11 +18,13 @@ is for those who want to know, nobody has to call it.
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from astraflow.core.data import Canary, Manifest
 from astraflow.core.weight_manager.agent_pipe import (
@@ -36,7 +38,7 @@ from astraflow.core.weight_manager.agent_pipe import (
 )
 from astraflow.core.weight_manager.layout import buffer_length
 from astraflow.core.weight_manager.policy import Strategy
-from astraflow.core.weight_manager.segment import HALVES, DoubleBuffer
+from astraflow.core.weight_manager.segment import HALVES, DoubleBuffer, path_of
 from astraflow.core.weight_manager.tensors import NamedTensors, WireBuffer, describe
 from astraflow.core.weight_manager.version_log import VersionLog
 from astraflow.errors import WeightError
@@ -46,6 +48,18 @@ TIMEOUT_S = 120.0
 MANIFESTS_KEPT = 256
 DELTAS_KEPT = 8
 """Deltas that a late receiver can chain; their size is bounded as well (delta_store)."""
+
+
+class Ranks(Protocol):
+    """The ranks of a sharded trainer; tensors.TorchRanks for torch.distributed. Collectives: all ranks call them."""
+
+    def share(self, text: str) -> str:
+        """Rank 0's text, on every rank."""
+        ...
+
+    def agree(self, mine: bool) -> bool:
+        """Whether all ranks say yes; nobody goes on before everybody has answered."""
+        ...
 
 
 class WeightManager:
@@ -70,6 +84,8 @@ class WeightManager:
         """
         if ("disk" in transports) != (folder is not None):
             raise WeightError(f"transport disk needs a folder, others take none; given: {transports}, {folder}")
+        self._ranks: Ranks | None = None
+        self._shared = True
         self._strategy = strategy
         self._folder = folder
         self._log = log
@@ -92,18 +108,38 @@ class WeightManager:
         self,
         named_params: NamedTensors,
         aliases: Mapping[str, tuple[str, ...]] | None = None,
+        ranks: Ranks | None = None,
+        rank: int = 0,
     ) -> None:
         """Lay out the parameters, allocate both halves and start the agent (which is not waited for).
 
         Tied parameters are recognised by their storage, or named: `aliases` maps a parameter to its other names.
+        With `ranks` every rank of a sharded trainer calls this. Rank 0 owns buffer and agent; ranks on its host write
+        their shards beside it, and if there is one on another host, everything is gathered.
         """
-        if self._agent is not None:
+        if self._buffer is not None:
             raise WeightError(f"weights of {self.model_id} are initialised already")
-        layout = describe(dict(named_params), self._wire_dtype, aliases)
+        params = dict(named_params)
+        layout = describe(params, self._wire_dtype, aliases)
         if not layout:
             raise WeightError(f"{self.model_id} has no parameters to publish")
-        self._buffer = DoubleBuffer.create(buffer_length(layout))
+        self._ranks = ranks
+        length = buffer_length(layout)
+        self._buffer = DoubleBuffer.create(length) if rank == 0 else None
+        if ranks is not None:
+            path = ranks.share("" if self._buffer is None else f"{socket.gethostname()}:{path_of(self._buffer.fd)}")
+            if rank != 0:
+                self._buffer = _join(path, length)
+            self._shared = ranks.agree(self._buffer is not None)
+            if self._buffer is None:  # written by nobody: this rank only takes part in gathering
+                self._buffer = DoubleBuffer.create(length)
+        assert self._buffer is not None
         self._halves = [WireBuffer(layout, self._buffer.half(half)) for half in range(HALVES)]
+        if any(param.is_cuda for param in params.values()):
+            for half in self._halves:
+                half.pin()
+        if rank != 0:
+            return
         settings = Settings(
             model_id=self.model_id,
             host=self._host,
@@ -128,24 +164,37 @@ class WeightManager:
     ) -> dict[str, float]:
         """Publish `version`; returns when the parameters are copied, so training may go on overwriting them.
 
-        Of several ranks, rank 0 publishes parameters that were gathered to it; the others return at once.
+        Of several ranks that were initialised together, each writes its shards; without that, rank 0 publishes
+        parameters that were gathered to it and the others return at once.
         Returns {copy_s, bytes}. WeightError: the number is not higher than the last one, or a tensor does not fit.
         """
         if not 0 <= rank < world_size:
             raise WeightError(f"rank {rank} is not one of {world_size}")
-        if rank != 0:
+        if rank != 0 and self._ranks is None:
             return {"copy_s": 0.0, "bytes": 0.0}
-        buffer, agent = self._started()
         if version <= self._newest:
             raise WeightError(
                 f"version {version} of {self.model_id} cannot follow {self._newest}: numbers never repeat"
             )
         started = time.perf_counter()
         half = (self._active + 1) % HALVES
-        buffer.begin(half)
-        self._halves[half].write(dict(named_params))
-        buffer.finish(half, version)
+        buffer = self._opened()
+        if rank == 0:
+            buffer.begin(half)
+        # nobody writes into a half before its readers are cut off, and it is not whole before all have written
+        self._together(True)
+        try:
+            self._halves[half].write(dict(named_params), rank, self._shared)
+        except WeightError:
+            self._together(False)
+            raise
+        if not self._together(True):
+            raise WeightError(f"version {version} of {self.model_id} was not written by every rank")
         self._active, self._newest = half, version
+        if rank != 0:
+            return {"copy_s": time.perf_counter() - started, "bytes": float(buffer.length)}
+        buffer, agent = self._started()
+        buffer.finish(half, version)
         agent.send(Publish(version=version, half=half, canaries=canaries))
         return {"copy_s": time.perf_counter() - started, "bytes": float(buffer.length)}
 
@@ -194,6 +243,8 @@ class WeightManager:
         """End the agent and free the memory; again is fine."""
         if self._agent is not None:
             self._agent.close()
+        for half in self._halves:
+            half.unpin()
         self._halves = []
         if self._buffer is not None:
             self._buffer.close()
@@ -211,6 +262,14 @@ class WeightManager:
         if self._buffer is None or self._agent is None:
             raise WeightError(f"weights of {self.model_id} are not initialised")
         return self._buffer, self._agent
+
+    def _opened(self) -> DoubleBuffer:
+        if self._buffer is None:
+            raise WeightError(f"weights of {self.model_id} are not initialised")
+        return self._buffer
+
+    def _together(self, mine: bool) -> bool:
+        return mine if self._ranks is None else self._ranks.agree(mine)
 
     def _report_of(self, version: int, timeout: float) -> Published:
         deadline = time.monotonic() + timeout
@@ -239,3 +298,14 @@ class WeightManager:
         self._published[version] = report if isinstance(report, Published) else None
         for number in list(self._published)[:-MANIFESTS_KEPT]:
             del self._published[number]
+
+
+def _join(place: str, length: int) -> DoubleBuffer | None:
+    """Map rank 0's buffer for writing; None where it is on another host."""
+    host, _, path = place.partition(":")
+    if host != socket.gethostname():
+        return None
+    try:
+        return DoubleBuffer.join(os.open(path, os.O_RDWR | os.O_CLOEXEC), length)
+    except OSError:
+        return None  # another container of the same name: its processes are not ours

@@ -29,11 +29,11 @@ _MARK = struct.Struct("<q")
 class DoubleBuffer:
     """Two halves of `length` bytes. The creator writes; whoever attaches reads."""
 
-    def __init__(self, fd: int, length: int, *, writable: bool) -> None:
+    def __init__(self, fd: int, length: int, *, writable: bool, ours: bool = False) -> None:
         self.fd = fd
         self.length = length
         self._stride = PAGE + -(-max(length, 1) // PAGE) * PAGE
-        if writable:
+        if ours:
             os.truncate(fd, HALVES * self._stride)
             _forbid_resizing(fd)
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
@@ -41,14 +41,19 @@ class DoubleBuffer:
         flags = mmap.MAP_SHARED | (getattr(mmap, "MAP_POPULATE", 0) if writable else 0)
         self._map = mmap.mmap(fd, HALVES * self._stride, flags=flags, prot=access)
         self._view = memoryview(self._map)
-        if writable:
+        if ours:
             for half in range(HALVES):
                 self.begin(half)
 
     @classmethod
     def create(cls, length: int) -> DoubleBuffer:
         """Allocate the memory of both halves."""
-        return cls(anonymous_file(), length, writable=True)
+        return cls(anonymous_file(), length, writable=True, ours=True)
+
+    @classmethod
+    def join(cls, fd: int, length: int) -> DoubleBuffer:
+        """Map what another process created, to write beside it; marks are the creator's business."""
+        return cls(fd, length, writable=True)
 
     @classmethod
     def attach(cls, fd: int, length: int) -> DoubleBuffer:

@@ -4,6 +4,9 @@ Exactness rule: an engine may hold a tensor in the wire dtype or in a wider one 
 a bfloat16 wire). Then converting to the wire dtype gives back the very bits that were published, and the engine's
 own digest, taken in the wire dtype, equals the manifest's. Any other pair is refused. The trainer may hold any
 floating dtype: what it publishes is rounded once, here, and that is what the version is.
+
+Sharding: a DTensor that is cut along its first axis, or not at all, is written by its ranks side by side, each at its
+own offset of the shared buffer. Any other is gathered and written by rank 0.
 """
 
 from __future__ import annotations
@@ -13,7 +16,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from astraflow.core.data import Manifest, TensorEntry
 from astraflow.core.data.manifest import WIRE_DTYPES
@@ -72,20 +78,99 @@ class WireBuffer:
 
     def __init__(self, layout: Iterable[TensorEntry], buffer: memoryview) -> None:
         self._views = {entry.name: (entry, wire_view(entry, buffer)) for entry in layout}
+        self._pages = wire_view(
+            TensorEntry(name="", shape=(len(buffer),), dtype="float8_e5m2", offset=0, nbytes=len(buffer), digest=""),
+            buffer,
+        )
+        self._pinned = False
 
-    def write(self, named_params: Mapping[str, Tensor]) -> None:
-        """Copy every tensor of the layout. WeightError: one is missing, changed shape or does not fit the dtype."""
+    def pin(self) -> None:
+        """Lock the buffer's pages, so that a GPU copies into it by itself (cudaHostRegister); once, before writing."""
+        error = int(torch.cuda.cudart().cudaHostRegister(self._pages.data_ptr(), self._pages.numel(), 0))  # type: ignore[no-untyped-call]
+        if error:
+            raise WeightError(f"the weights' shared memory cannot be pinned for the GPU: CUDA error {error}")
+        self._pinned = True
+
+    def unpin(self) -> None:
+        """Before the memory is given back; again is fine."""
+        if self._pinned:
+            torch.cuda.cudart().cudaHostUnregister(self._pages.data_ptr())  # type: ignore[no-untyped-call]
+            self._pinned = False
+
+    def write(self, named_params: Mapping[str, Tensor], rank: int = 0, shared: bool = True) -> None:
+        """Copy what this rank has of every tensor; all ranks call it with the same names, in the same order.
+
+        `shared`: all ranks write into this buffer; otherwise everything is gathered for rank 0. Returns when the
+        parameters may be overwritten. WeightError: one is missing, changed shape or does not fit the dtype.
+        """
+        written = []
         for name, (entry, view) in self._views.items():
             param = named_params.get(name)
             if param is None or tuple(param.shape) != entry.shape:
                 found = "missing" if param is None else f"of shape {tuple(param.shape)}"
                 raise WeightError(f"{name} is {found} in what is published; it was initialised as {entry.shape}")
-            source = param.detach()
-            view.copy_(source)
-            if entry.dtype == "float16" and source.dtype != torch.float16 and not torch.isfinite(view).all():
+            source, rows = _own_part(param.detach(), rank, shared)
+            if source is None:
+                continue
+            target = view if rows is None else view[rows[0] : rows[1]]
+            if source.is_cuda:  # rounded on the device: half the bytes cross the bus
+                target.copy_(source.to(target.dtype), non_blocking=self._pinned)
+            else:
+                target.copy_(source)
+            written.append((name, entry, source, target))
+        if any(source.is_cuda for _, _, source, _ in written):
+            torch.cuda.current_stream().synchronize()
+        for name, entry, source, target in written:
+            if entry.dtype == "float16" and source.dtype != torch.float16 and not torch.isfinite(target).all():
                 raise WeightError(
                     f"{name} holds values that are not finite as float16; publish it as bfloat16 or float32"
                 )
+
+
+def _own_part(param: Tensor, rank: int, shared: bool) -> tuple[Tensor | None, tuple[int, int] | None]:
+    """What this rank writes of a parameter, and as which rows (None: all of it); (None, None) where others do."""
+    if not isinstance(param, DTensor):
+        return (param, None) if rank == 0 else (None, None)
+    if not shared or not all(p.is_replicate() or p.is_shard(0) for p in param.placements):
+        whole = param.full_tensor()  # a collective: every rank takes part, one writes
+        return (whole, None) if rank == 0 else (None, None)
+    place = param.device_mesh.get_coordinate()
+    if place is None or any(
+        isinstance(placement, Replicate) and at for placement, at in zip(param.placements, place, strict=True)
+    ):
+        return None, None  # a replica of what its first rank writes
+    local = param.to_local()
+    if not any(isinstance(placement, Shard) for placement in param.placements):
+        return local, None
+    shape, offset = compute_local_shape_and_global_offset(param.shape, param.device_mesh, param.placements)
+    return (local, (offset[0], offset[0] + shape[0])) if shape[0] else (None, None)
+
+
+class TorchRanks:
+    """The ranks of a trainer's default process group, as publishing needs them (see publish.Ranks)."""
+
+    LONGEST = 512
+    """Bytes of a text that rank 0 shares."""
+
+    def __init__(self) -> None:
+        gpu = dist.get_backend() == "nccl"
+        self._device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
+
+    def share(self, text: str) -> str:
+        """Rank 0's text, on every rank."""
+        data = torch.zeros(self.LONGEST, dtype=torch.uint8, device=self._device)
+        encoded = text.encode()
+        if len(encoded) > self.LONGEST:
+            raise WeightError(f"{len(encoded)} bytes are more than ranks share at once")
+        data[: len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8)
+        dist.broadcast(data, 0)
+        return bytes(data.cpu().tolist()).rstrip(b"\0").decode()
+
+    def agree(self, mine: bool) -> bool:
+        """Whether all ranks say yes; nobody goes on before everybody has answered."""
+        answer = torch.tensor([int(mine)], device=self._device)
+        dist.all_reduce(answer, dist.ReduceOp.MIN)
+        return bool(answer.item())
 
 
 class TensorHandover:
@@ -239,6 +324,8 @@ def _same_bits(left: Tensor, right: Tensor) -> bool:
 
 def _identity(name: str, tensor: Tensor) -> tuple[object, ...]:
     """Equal for two names of one tensor; empty and meta tensors have no address and are only themselves."""
+    if isinstance(tensor, DTensor):
+        tensor = tensor.to_local()
     if tensor.data_ptr() == 0 or tensor.numel() == 0:
         return (name,)
     return (tensor.device, tensor.data_ptr(), tuple(tensor.shape), tensor.stride())

@@ -5,11 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.core.data import Manifest
+from astraflow.core.data import Manifest, TensorEntry
 from astraflow.core.weight_manager import tensors
+from astraflow.core.weight_manager.delta import Change, DeltaReader, encode_delta
 from astraflow.core.weight_manager.digest import build_manifest, tensor_digest
 from astraflow.core.weight_manager.handover import digest_of
-from astraflow.core.weight_manager.layout import buffer_length
+from astraflow.core.weight_manager.layout import buffer_length, lay_out
 from astraflow.core.weight_manager.tensors import (
     CONTAINED_IN,
     TORCH_DTYPES,
@@ -17,6 +18,7 @@ from astraflow.core.weight_manager.tensors import (
     WireBuffer,
     describe,
     wire_digest,
+    wire_view,
 )
 from astraflow.errors import WeightError
 
@@ -132,3 +134,92 @@ def test_parameters_that_need_gradients_can_be_published_and_overwritten() -> No
     TensorHandover(params).apply(manifest, memoryview(data))
     assert params["w"].tolist() == [2, 2, 2]
     assert params["w"].requires_grad
+
+
+# ---- deltas ----------------------------------------------------------------------------------------------------------
+
+
+def delta_between(
+    before: bytearray, after: bytearray, layout: tuple[TensorEntry, ...]
+) -> tuple[Manifest, list[Change]]:
+    base = build_manifest("model0", 0, layout, memoryview(before))
+    target = build_manifest("model0", 1, layout, memoryview(after))
+    delta = encode_delta(base, target, memoryview(before), memoryview(after))
+    assert delta is not None
+    return target, list(DeltaReader(memoryview(b"".join(delta.parts))).changes())
+
+
+ENGINES = {
+    "same dtype": lambda wire: wire.clone(),
+    "wider dtype": lambda wire: wire.float(),
+    "strided": lambda wire: torch.zeros(5, 8, dtype=wire.dtype).t()[:, :5].copy_(wire),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(ENGINES))
+@pytest.mark.parametrize("share", [0.1, 0.9])
+def test_overwriting_elements_makes_the_version_and_is_undone(kind: str, share: float) -> None:
+    layout = lay_out([("w", (8, 5), "bfloat16"), ("scalar", (), "bfloat16")])
+    generator = torch.Generator().manual_seed(3)
+    before, after = bytearray(buffer_length(layout)), bytearray(buffer_length(layout))
+    old, new = ({e.name: wire_view(e, memoryview(b)) for e in layout} for b in (before, after))
+    for entry in layout:
+        old[entry.name].copy_(torch.randn(entry.shape, generator=generator))
+        new[entry.name].copy_(old[entry.name])
+    new["w"][torch.rand(8, 5, generator=generator) < share] = -0.0
+    new["scalar"].fill_(float("inf"))
+    target, changes = delta_between(before, after, layout)
+    engine = {"w": ENGINES[kind](old["w"]), "scalar": old["scalar"].clone()}
+    kept = {name: weight.clone() for name, weight in engine.items()}
+    handover = TensorHandover(engine)
+    handover.overwrite(target, changes)
+    assert handover.digests(target) == tuple(entry.digest for entry in target.tensors)
+    handover.rollback()
+    for name, weight in engine.items():
+        assert torch.equal(weight, kept[name])
+        assert torch.equal(weight.signbit(), kept[name].signbit())
+
+
+def test_a_delta_reaches_an_alias_with_a_storage_of_its_own() -> None:
+    layout = lay_out([("embed", (4,), "float16")], {"embed": ("head",)})
+    before, after = bytearray(8), bytearray(b"\0\0" * 3 + b"\0\x3c")
+    target, changes = delta_between(before, after, layout)
+    engine = {"embed": torch.zeros(4, dtype=torch.float16), "head": torch.zeros(4, dtype=torch.float16)}
+    TensorHandover(engine).overwrite(target, changes)
+    assert engine["head"].tolist() == engine["embed"].tolist() == [0, 0, 0, 1]
+
+
+# ---- pinned memory: the calls are CUDA's, their effect was not measured on a GPU ------------------------------------
+
+
+class FakeCudart:
+    def __init__(self, answer: int) -> None:
+        self.answer = answer
+        self.calls: list[tuple[object, ...]] = []
+
+    def cudaHostRegister(self, *arguments: int) -> int:  # noqa: N802 - CUDA's name
+        self.calls.append(("register", *arguments))
+        return self.answer
+
+    def cudaHostUnregister(self, *arguments: int) -> int:  # noqa: N802
+        self.calls.append(("unregister", *arguments))
+        return 0
+
+
+@pytest.mark.parametrize("answer", [0, 2])
+def test_pinning_covers_the_whole_half_and_is_undone_once(answer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cudart = FakeCudart(answer)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
+    layout = lay_out([("w", (100,), "float32")])
+    memory = bytearray(buffer_length(layout))
+    buffer = WireBuffer(layout, memoryview(memory))
+    address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
+    if answer:
+        with pytest.raises(WeightError, match="cannot be pinned for the GPU: CUDA error 2"):
+            buffer.pin()
+    else:
+        buffer.pin()
+    buffer.unpin()
+    buffer.unpin()
+    registered = [("register", address, 400, 0)]
+    assert cudart.calls == (registered if answer else [*registered, ("unregister", address)])
