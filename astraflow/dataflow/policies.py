@@ -158,9 +158,14 @@ class Policies:
             _fits(request.manifest, request.model_id, 0)
         if request.recovered_version < 0 or (request.recovered_step or 0) < 0:
             raise CallerError("recovered_version and recovered_step cannot be negative")
-        if policy.ready != request:
+        if not self.is_retry(request):
             self.replay_ready(request)
         return max(policy.highest, 0) + 1
+
+    def is_retry(self, request: ReadyRequest) -> bool:
+        """Was this registration made already? A trainer that was restored at one state twice asks the same twice."""
+        policy = self.get(request.model_id)
+        return policy.ready == request and (request.recovered_step is None or policy.current is None)
 
     def replay_ready(self, request: ReadyRequest) -> None:
         """A trainer registered, now or as the log says. A restored one abandons the versions of later steps."""

@@ -261,9 +261,9 @@ class AstraFlow:
     async def ready(self, request: m.ReadyRequest) -> m.ReadyReply:
         """A trainer is ready, or back; its credit counts from now on."""
         policy = self.policies.get(request.model_id)
-        before = policy.ready
+        before, retry = policy.ready, self.policies.is_retry(request)
         next_version = self.policies.make_ready(request)
-        if request != before:
+        if not retry:
             self.books.journal.append(TrainerReady(request))
             if before is not None or request.recovered_step is not None:
                 self.evaluation.abort(ConflictError(f"the trainer of {policy.model_id} was started again"))

@@ -208,3 +208,19 @@ async def test_admission_after_a_rewind_has_no_burst_and_no_zero(run: Run) -> No
         for _ in range(4):
             await trainer.train()
         dataflow.service.books.ledger.validate()
+
+
+@synchronous
+async def test_a_trainer_that_is_restored_at_the_same_state_twice_goes_back_twice(run: Run) -> None:
+    async with run.dataflow().running() as dataflow:
+        await dataflow.join(raas())
+        trainer = dataflow.trainer(2 * B)
+        await trainer.begin()
+        for _ in range(3):
+            await trainer.train()
+        for number in (4, 7):  # its requests are equal; the numbers go on
+            await trainer.recover(step=1, version=1)
+            assert (trainer.version, dataflow.service.policies.get("model0").step) == (number, 1)
+            for _ in range(2):
+                await trainer.train()
+        assert dataflow.service.books.ledger.counters.trained == 3 * B
