@@ -10,6 +10,7 @@ import os
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from astraflow.core.data import Manifest
 from astraflow.core.weight_manager.delta import EncodedDelta
@@ -57,22 +58,23 @@ class StoredDelta:
     length: int
     """Bytes."""
     changed: int
-    file: MarkedFile | None
-    """None: it lies on disk only."""
-    path: str
-    """Where processes of this host (or of the shared folder) find it."""
-    offset: int
-    """Its first byte there."""
+    memory: MarkedFile | None
+    """Where transports tcp and shm take it from, if they are served; its first byte is at PAGE."""
+    disk: Path | None
+    """The file of transport disk, if that is served."""
 
 
 class DeltaStore:
     """Keeps at most `count` deltas of a model whose full version has `model_bytes`."""
 
-    def __init__(self, count: int, model_bytes: int, folder: VersionFolder | None = None) -> None:
+    def __init__(
+        self, count: int, model_bytes: int, folder: VersionFolder | None = None, in_memory: bool = True
+    ) -> None:
         self.longest = max(int(DELTA_SHARE * model_bytes), SMALL)
         self._most = max(int(KEPT_SHARE * model_bytes), SMALL)
         self._count = count
         self._folder = folder
+        self._in_memory = in_memory
         self._kept: dict[int, StoredDelta] = {}
         """By base version, oldest first."""
 
@@ -83,17 +85,14 @@ class DeltaStore:
             gone = kept.pop(0)
             if self._folder is not None:
                 self._folder.remove_delta(gone.version)
-        path = None if self._folder is None else self._folder.write_delta(target.version, encoded.parts)
-        file = MarkedFile(target.version, encoded.parts) if path is None else None
         new = StoredDelta(
             base=base.version,
             version=target.version,
             digest=encoded.digest,
             length=encoded.length,
             changed=encoded.changed,
-            file=file,
-            path=str(path) if file is None else file.path,
-            offset=PAGE if file is not None else 0,
+            memory=MarkedFile(target.version, encoded.parts) if self._in_memory else None,
+            disk=None if self._folder is None else self._folder.write_delta(target.version, encoded.parts),
         )
         # replaced, not changed: the control loop looks deltas up meanwhile
         self._kept = {delta.base: delta for delta in (*kept, new)}

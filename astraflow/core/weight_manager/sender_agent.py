@@ -71,7 +71,10 @@ class SenderAgent:
         self._report_fd = report_fd
         self._buffer = DoubleBuffer.attach(settings.segment_fd, settings.length)
         self._folder = None if settings.folder is None else VersionFolder(Path(settings.folder))
-        self._deltas = DeltaStore(settings.deltas_kept, settings.length, self._folder) if settings.deltas_kept else None
+        in_memory = set(settings.transports) != {"disk"}
+        self._deltas: DeltaStore | None = None
+        if settings.deltas_kept:
+            self._deltas = DeltaStore(settings.deltas_kept, settings.length, self._folder, in_memory)
         self._delta_settled = asyncio.Event()
         self.state = SenderState(
             settings.model_id,

@@ -21,7 +21,7 @@ from astraflow.core.protocol.messages import (
     TransferRequest,
 )
 from astraflow.core.weight_manager.delta_store import DeltaStore, StoredDelta
-from astraflow.core.weight_manager.segment import DoubleBuffer, path_of
+from astraflow.core.weight_manager.segment import PAGE, DoubleBuffer, path_of
 from astraflow.core.weight_manager.transports import Bulk
 from astraflow.core.weight_manager.version_folder import VersionFolder
 from astraflow.errors import CallerError, DeadlineError
@@ -173,21 +173,15 @@ class SenderState:
             expected = self._deltas is None or request.have_version in list(self._halves)[:-1]
             reason = DELTA_NOT_READY if expected else BASE_MISMATCH
             return TransferReply(ok=False, version=newest, mode="delta", fallback="full", reason=reason)
-        ticket = ""
-        if delta.file is not None:
-            # the question keeps the file open for its stream; dropping a delta cuts its readers off
-            bulk = Bulk(delta.file.fd, delta.offset, delta.length, lambda: self._keeps(delta))
-            ticket = self._lend(bulk)
-        return TransferReply(
-            ok=True,
-            version=delta.version,
-            mode="delta",
-            bytes=delta.length,
-            offset=delta.offset,
-            path=delta.path,
-            digest=delta.digest,
-            ticket=ticket,
+        reply = TransferReply(
+            ok=True, version=delta.version, mode="delta", bytes=delta.length, digest=delta.digest, path=str(delta.disk)
         )
+        if self._receivers[request.instance_id] == "disk":
+            return reply
+        assert delta.memory is not None
+        # the question keeps the file open for its stream; dropping a delta cuts its readers off
+        ticket = self._lend(Bulk(delta.memory.fd, PAGE, delta.length, lambda: self._keeps(delta)))
+        return msgspec.structs.replace(reply, path=delta.memory.path, offset=PAGE, ticket=ticket)
 
     def _keeps(self, delta: StoredDelta) -> bool:
         return self._deltas is not None and self._deltas.on(delta.base) is delta
