@@ -13,7 +13,7 @@ from pathlib import Path
 
 from astraflow.core.observability.log import message
 from astraflow.core.observability.run_directory import RunDirectory
-from astraflow.errors import DataError
+from astraflow.errors import ConfigError, DataError
 from astraflow.launch.local import LocalProcesses
 from astraflow.launch.specs import ProcessSpec
 
@@ -33,11 +33,14 @@ def make_model(
     """Have a process make the Hugging Face directory `path`; `spec_of` is told where it writes.
 
     `progress` gets each new line of the process's log. PeerError with its last lines where it fails, DataError where it
-    leaves no model.
+    leaves no model, ConfigError where the cache cannot be written.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     spec = spec_of(draft)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cache {path.parent}: {error.strerror}; {CACHE_VARIABLE} names another one") from error
     try:
         with LocalProcesses(run_dir) as processes:
             processes.spawn([spec])

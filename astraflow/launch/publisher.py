@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,20 +23,26 @@ from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.protocol import DataflowClient
 from astraflow.core.protocol.messages import EvalResults, NotifyVersionRequest, ReadyRequest
 from astraflow.core.weight_manager import WeightManager
-from astraflow.errors import PeerError
+from astraflow.errors import AstraFlowError, PeerError
 from astraflow.launch.evaluation import PublisherSettings
 
+LOGGER = logging.getLogger("astraflow.publisher")
 VERSION = 0
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="astraflow.launch.publisher", description="Publish a checkpoint for scoring.")
     parser.add_argument("--settings", type=Path, required=True)
     settings = read_settings(PublisherSettings, parser.parse_args(arguments).settings)
     log.configure()
     lifeline.watch_parent()
-    results = publish(settings)
+    try:
+        results = publish(settings)
+    except AstraFlowError as error:
+        LOGGER.error("%s: %s", error.kind, error)
+        return 1
     Path(settings.output).write_bytes(msgspec.json.encode(results))
+    return 0
 
 
 def publish(settings: PublisherSettings) -> EvalResults:
@@ -83,4 +91,4 @@ async def _ask(settings: PublisherSettings, manager: WeightManager, token: str) 
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -55,7 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_settings(RaaSSettings, parser.parse_args(arguments).settings)
     log.configure()
     lifeline.watch_parent()
-    return asyncio.run(run(settings))
+    try:
+        return asyncio.run(run(settings))
+    except AstraFlowError as error:
+        logger.error("%s: %s", error.kind, error)
+        return 1
 
 
 async def run(settings: RaaSSettings) -> int:

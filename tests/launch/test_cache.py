@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.core.observability.run_directory import RunDirectory
-from astraflow.errors import DataError
+from astraflow.errors import ConfigError, DataError
 from astraflow.launch.cache import LogLines, cache_root, make_model
 from astraflow.launch.model_source import ConversionSettings
 from astraflow.launch.specs import ProcessSpec
@@ -58,3 +58,12 @@ def test_log_lines_are_handed_on_once_and_whole(tmp_path: Path) -> None:
     log.write_text("one\ntwo\n")
     lines()
     assert said == ["one", "two"]
+
+
+def test_a_cache_that_cannot_be_written_is_one_line_that_says_what_helps(tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+    run_dir = RunDirectory(tmp_path / "run")
+    settings = ConversionSettings(source="", output_dir="")
+    spec = ProcessSpec("model", "writes", settings, run_dir.settings("model"), run_dir.log("model"))
+    with pytest.raises(ConfigError, match=r"cache: .* ASTRAFLOW_CACHE names another one"):
+        make_model(tmp_path / "cache" / "m", lambda draft: spec, run_dir, lambda line: None)

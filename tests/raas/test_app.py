@@ -168,3 +168,14 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_tokenizer_that_cannot_be_read_is_one_line_and_exit_code_1(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app.log, "configure", lambda: None)
+    written = settings(tmp_path)
+    (tmp_path / "model" / "tokenizer.json").write_text("{")
+    run_dir = RunDirectory(tmp_path)
+    assert app.main(["--settings", str(write_settings(written, run_dir.settings("raas-0")))]) == 1
+    assert "ConfigError: tokenizer.json" in caplog.records[-1].message

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import logging
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from astraflow.core.observability import lifeline, log
 from astraflow.core.text.chat import encode_with_spans
 from astraflow.core.text.tiny import tiny_tokenizer
 from astraflow.core.text.tokenizer import Tokenizer
-from astraflow.errors import ConfigError, DataError, boundary
+from astraflow.errors import AstraFlowError, ConfigError, DataError, boundary
 from astraflow.train_worker.algorithms.aggregation import token_weights
 from astraflow.train_worker.config import SFTConfig, SFTDatasetConfig, SFTSettings
 from astraflow.train_worker.engine.base import StepResult, TokenOutputs
@@ -39,13 +40,18 @@ LOG_EVERY = 50
 """Steps between two lines of the log."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="astraflow.train_worker.trainer.sft", description=__doc__.splitlines()[0])
     parser.add_argument("--settings", type=Path, required=True)
     settings = read_settings(SFTSettings, parser.parse_args(arguments).settings)
     log.configure()
     lifeline.watch_parent()
-    run(settings.sft, Path(settings.output_dir))
+    try:
+        run(settings.sft, Path(settings.output_dir))
+    except AstraFlowError as error:
+        LOGGER.error("%s: %s", error.kind, error)
+        return 1
+    return 0
 
 
 def run(config: SFTConfig, output_dir: Path) -> None:
@@ -138,4 +144,4 @@ def _since(start: float) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
