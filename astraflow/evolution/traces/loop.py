@@ -25,7 +25,7 @@ from astraflow.errors import AstraFlowError, ConfigError, DataError
 from astraflow.evolution.skillbank import Patch, PatchStatus
 from astraflow.evolution.traces.analyzer import analyse
 from astraflow.evolution.traces.findings import Report
-from astraflow.evolution.traces.optimizer import Optimizer, RefusedError, Threshold
+from astraflow.evolution.traces.optimizer import Optimizer, RefusedError, Score, Threshold
 from astraflow.evolution.traces.payload import layer_of
 from astraflow.evolution.traces.practice.agents import Agent
 from astraflow.evolution.traces.practice.desk import Tasks
@@ -89,7 +89,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loop:
-    """Plays rounds of one skill on one task file."""
+    """Plays rounds of one skill. `score` measures it instead of the agent on the held-out cases of `tasks`."""
 
     def __init__(
         self,
@@ -99,6 +99,7 @@ class Loop:
         settings: LoopSettings,
         *,
         ask: Ask | None = None,
+        score: Score | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         tasks.check()
@@ -106,6 +107,8 @@ class Loop:
         self._store, self._shelf = optimizer.store, optimizer.shelf
         self._tasks, self._agent, self._settings = tasks, agent, settings
         self._ask, self._say = ask, say
+        self._score = score or self._held_out_scores
+        self._own_score = score is not None
         self.rounds = Rounds(self._store.rounds)
 
     @property
@@ -241,7 +244,7 @@ class Loop:
             findings=report.findings,
             traces=self._store.traces(report.layer),
             ask=self._ask,
-            try_out=self._try_out,
+            try_out=None if self._own_score else self._try_out,
             cases=len(self._tasks.train),
             seed=self._settings.seed,
             folder=self._store.root,
@@ -276,7 +279,7 @@ class Loop:
         status = self._optimizer.decide(skill, patch.id, self._settings.threshold, number)
         return PatchResult(patch_id=patch.id, status=status, effect=measured.effect, p_value=measured.p_value)
 
-    def _score(self, text: str) -> dict[str, float]:
+    def _held_out_scores(self, text: str) -> dict[str, float]:
         return measure(self._agent, text, self._tasks.held_out, self._settings.seed, self._settings.repeats)
 
     def _try_out(self, sections: Mapping[str, str], cases: Sequence[int]) -> list[float]:

@@ -12,10 +12,11 @@ import typer
 
 from astraflow.errors import ConfigError
 from astraflow.evolution.traces.cli.agents import AgentKind, AgentOption, EndpointOption, ModelOption, agent_of, ask_of
-from astraflow.evolution.traces.cli.options import BankOption, OutputOption, open_store, read_tasks
+from astraflow.evolution.traces.cli.options import BankOption, OutputOption, ScoreCommandOption, open_store, read_tasks
 from astraflow.evolution.traces.loop import Loop, LoopSettings, OnFailure
 from astraflow.evolution.traces.optimizer import Optimizer, Threshold
 from astraflow.evolution.traces.rounds import STALE_AFTER
+from astraflow.evolution.traces.scoring import command_score
 from astraflow.evolution.traces.shelf import SkillShelf
 from astraflow.evolution.traces.store import TraceStore
 
@@ -43,6 +44,7 @@ def loop_command(
     model: ModelOption = None,
     proposers: Annotated[str, typer.Option(help="Of rule, reflect, pareto, playbook; comma-separated.")] = "rule",
     train_command: Annotated[str | None, typer.Option(help="Trains instead; {round} is the round's number.")] = None,
+    score_command: ScoreCommandOption = None,
     on_failure: Annotated[OnFailure, typer.Option(help="After a failed training.")] = OnFailure.STOP,
     retries: Annotated[int, typer.Option(min=0, help="With --on-failure retry.")] = 2,
     min_effect: Annotated[float, typer.Option(help="Least mean gain of an accepted patch.")] = Threshold.min_effect,
@@ -77,6 +79,7 @@ def loop_command(
         agent_of(agent, endpoint, model),
         settings,
         ask=ask_of(endpoint, model),
+        score=command_score(score_command) if score_command else None,
         say=typer.echo,
     )
     done = {Role.BOTH: loop.both, Role.TRAINER: loop.trainer, Role.OPTIMIZER: loop.optimizer}[role]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from astraflow.evolution.traces.cli.options import (
     BankOption,
     JsonFlag,
     OutputOption,
+    ScoreCommandOption,
     SkillOption,
     echo_json,
     open_store,
@@ -26,8 +28,11 @@ from astraflow.evolution.traces.cli.options import (
 from astraflow.evolution.traces.findings import Report, Suggestion
 from astraflow.evolution.traces.optimizer import Optimizer, RefusedError, Threshold
 from astraflow.evolution.traces.payload import layer_of
+from astraflow.evolution.traces.practice.agents import Agent
+from astraflow.evolution.traces.practice.desk import Case
 from astraflow.evolution.traces.practice.episodes import measure
 from astraflow.evolution.traces.proposers import PROPOSERS, Context
+from astraflow.evolution.traces.scoring import command_score
 
 optimize = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Turn suggestions into measured patches.")
 
@@ -82,7 +87,8 @@ def propose(
 def evaluate(
     patch: PatchArgument,
     skill: SkillOption,
-    tasks: Annotated[Path, typer.Option(help="Task file; its held_out cases are used.")],
+    tasks: Annotated[Path | None, typer.Option(help="Task file; its held_out cases are used.")] = None,
+    score_command: ScoreCommandOption = None,
     agent: AgentOption = AgentKind.SCRIPTED,
     endpoint: EndpointOption = None,
     model: ModelOption = None,
@@ -93,14 +99,21 @@ def evaluate(
     json: JsonFlag = False,
 ) -> None:
     """Score the skill without and with a patch on the same held-out cases."""
-    worker, cases = agent_of(agent, endpoint, model), read_tasks(tasks).held_out
+    if (tasks is None) == (score_command is None):
+        raise ConfigError("give either --tasks or --score-command")
+    if score_command:
+        score = command_score(score_command)
+    elif tasks:
+        score = partial(_scores, agent_of(agent, endpoint, model), read_tasks(tasks).held_out, seed, repeats)
     optimizer = Optimizer(open_store(output), shelf_of(bank))
-    measured = optimizer.evaluate(skill, patch, lambda text: measure(worker, text, cases, seed, repeats))
+    measured = optimizer.evaluate(skill, patch, score)
     if json:
         echo_json(measured)
     else:
         comparison = measured.comparison
-        typer.echo(f"{patch}: effect {comparison.effect:+.3f} on {len(cases)} cases, p {comparison.p_value:.3g}")
+        typer.echo(
+            f"{patch}: effect {comparison.effect:+.3f} on {len(comparison.before)} cases, p {comparison.p_value:.3g}"
+        )
 
 
 @optimize.command()
@@ -187,3 +200,7 @@ def list_patches(
     for name, patch, record in found:
         effect = f" effect {record.measurement.comparison.effect:+.3f}" if record.measurement else ""
         typer.echo(f"{name} {patch.id} {patch.status}{effect}: {patch.description}")
+
+
+def _scores(agent: Agent, cases: list[Case], seed: int, repeats: int, text: str) -> dict[str, float]:
+    return measure(agent, text, cases, seed, repeats)

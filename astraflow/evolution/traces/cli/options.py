@@ -23,6 +23,10 @@ OutputOption = Annotated[
 ]
 BankOption = Annotated[Path | None, typer.Option("--bank", metavar="DIR", help="The skill bank. Default: skill-bank.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ScoreCommandOption = Annotated[
+    str | None,
+    typer.Option(help="Scores in place of the task file: given {skill_file}, prints a JSON object of case → score."),
+]
 SkillOption = Annotated[str, typer.Option("--skill", help="The skill, for example rllm-train.")]
 
 

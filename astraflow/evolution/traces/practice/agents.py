@@ -41,7 +41,7 @@ class ScriptedAgent:
     def work(self, skill: str, prompt: str, use: Use, seed: int) -> None:
         source = random.Random(seed)
         plan = _STEP.findall(skill)
-        advice = {(tool, text): step for tool, text, step in _ADVICE.findall(skill)}
+        advice = {(tool, text): step for tool, text, step in reversed(_ADVICE.findall(skill))}  # the first one counts
         text, left = prompt, self._max_steps
         for tool in plan:
             untried = sorted(TOOLS.keys() - {*plan, *FINAL})
