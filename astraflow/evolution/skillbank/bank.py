@@ -19,6 +19,8 @@ from astraflow.evolution.skillbank.sections import Document, parse_document
 from astraflow.evolution.skillbank.text_file import Fields, FrontMatter, read_mapping, read_text, split_front_matter
 
 BANK_FILE = "bank.yaml"
+FORMAT = "1"
+"""First part of the version of bank.yaml that is read here."""
 OUTPUT_FILE = "SKILL.md"
 FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -99,6 +101,9 @@ class Bank:
         root = root.resolve()
         file = root / BANK_FILE
         fields = Fields(read_mapping(file), file).only("version", "groups", "settings")
+        version = str(fields.values.get("version", FORMAT))
+        if version.partition(".")[0] != FORMAT:
+            raise fields.error(f"version {version} is not known; this compiler reads version {FORMAT}")
         settings = fields.mapping("settings").only("compiled_dir", "output_base")
         groups: dict[str, str] = {}
         skills: dict[str, SkillEntry] = {}
@@ -169,7 +174,7 @@ class Bank:
         entry = self.entry(name)
         where = f"output '{entry.output}' of skill '{name}'"
         file = inside(self.output_root, self.output_root / entry.output, where, self.file, name)
-        if file.name != OUTPUT_FILE:
+        if (file.parent.name, file.name) != (name, OUTPUT_FILE):
             message = f"{where} must end in {name}/{OUTPUT_FILE}"
             raise SkillBankError(Problem(Code.SKILL_FORMAT, message, (name,), self.file))
         twins = [other.name for other in self.skills.values() if (self.output_root / other.output).resolve() == file]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +16,7 @@ from astraflow.evolution.skillbank.bank import Bank
 from astraflow.evolution.skillbank.compiler import Compiled, compile_skill
 from astraflow.evolution.skillbank.problem import Code, Problem, SkillBankError, of_system
 from astraflow.evolution.skillbank.snapshots import Snapshot, latest_snapshot, record
-from astraflow.evolution.skillbank.text_file import read_text, write_atomically
+from astraflow.evolution.skillbank.text_file import locked, read_text, write_atomically
 
 
 class FileState(StrEnum):
@@ -86,18 +87,8 @@ def write_skills(
 
     With `where_defined` a skill without that profile is compiled plainly; otherwise it fails.
     """
-    before = latest_snapshot(bank)
-    profiles = {name: profile if not where_defined or has_profile(bank, name, profile) else None for name in names}
-    results = tuple(_write_one(bank, before, name, profiles[name], force, dry_run) for name in names)
-    good = {
-        result.skill: result.compiled.text
-        for result in results
-        if result.compiled is not None and result.outcome in (Outcome.WRITTEN, Outcome.UNCHANGED)
-    }
-    if dry_run:
-        return WriteReport(results, before.name, False)
-    after = record(bank, good)
-    return WriteReport(results, after.name, after.number != before.number)
+    with nullcontext() if dry_run else locked(bank.root):
+        return _write_all(bank, names, profile, force, dry_run, where_defined)
 
 
 def has_profile(bank: Bank, name: str, profile: str | None) -> bool:
@@ -132,6 +123,23 @@ def diff(bank: Bank, name: str, profile: str | None = None) -> str:
             tofile=f"{name} (compiled)",
         )
     )
+
+
+def _write_all(
+    bank: Bank, names: Sequence[str], profile: str | None, force: bool, dry_run: bool, where_defined: bool
+) -> WriteReport:
+    before = latest_snapshot(bank)
+    profiles = {name: profile if not where_defined or has_profile(bank, name, profile) else None for name in names}
+    results = tuple(_write_one(bank, before, name, profiles[name], force, dry_run) for name in names)
+    good = {
+        result.skill: result.compiled.text
+        for result in results
+        if result.compiled is not None and result.outcome in (Outcome.WRITTEN, Outcome.UNCHANGED)
+    }
+    if dry_run:
+        return WriteReport(results, before.name, False)
+    after = record(bank, good)
+    return WriteReport(results, after.name, after.number != before.number)
 
 
 def _write_one(bank: Bank, before: Snapshot, name: str, profile: str | None, force: bool, dry_run: bool) -> SkillResult:

@@ -20,7 +20,7 @@ def chosen_skills(bank: Bank, options: argparse.Namespace) -> list[str]:
     """The skills of NAME…, `--group` or `--all`; every skill where none of them is given."""
     if options.group:
         return bank.group_members(options.group)
-    return [bank.entry(name).name for name in options.skills] or list(bank.skills)
+    return [bank.entry(name).name for name in dict.fromkeys(options.skills)] or list(bank.skills)
 
 
 def compile_command(bank: Bank, options: argparse.Namespace) -> Answer:

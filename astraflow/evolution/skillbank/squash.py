@@ -11,7 +11,14 @@ from astraflow.evolution.skillbank.output import write_skills
 from astraflow.evolution.skillbank.patch import MERGED_INTO, PatchStatus
 from astraflow.evolution.skillbank.problem import Code, Problem, refuse_if_any
 from astraflow.evolution.skillbank.sections import parse_document
-from astraflow.evolution.skillbank.text_file import FENCE, read_text, split_front_matter, with_fields, write_atomically
+from astraflow.evolution.skillbank.text_file import (
+    FENCE,
+    locked,
+    read_text,
+    split_front_matter,
+    with_fields,
+    write_atomically,
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,12 @@ def squash_skill(bank: Bank, name: str, dry_run: bool = False) -> Squash:
         return Squash(name, merged, base)
     # so that the snapshot, which is the way back, and the output are those of before
     refuse_if_any(write_skills(bank, [name]).problems)
+    with locked(bank.root):
+        _merge(source, compiled, base)
+    return Squash(name, merged, base)
+
+
+def _merge(source: SkillSource, compiled: Compiled, base: str) -> None:
     archived = {
         patch.file: with_fields(
             read_text(patch.file),
@@ -49,10 +62,10 @@ def squash_skill(bank: Bank, name: str, dry_run: bool = False) -> Squash:
         for patch in compiled.patches
     }
     write_atomically(source.base_file, base)
+    merged = tuple(patch.id for patch in compiled.patches)
     write_atomically(source.manifest.file, _without(source.manifest, merged).render())
     for file, text in archived.items():
         write_atomically(file, text)
-    return Squash(name, merged, base)
 
 
 def _base_text(source: SkillSource, compiled: Compiled) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from astraflow.errors import suggestion
 from astraflow.evolution.skillbank.problem import Code, Problem, SkillBankError
 
 FENCE = "---"
+MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -23,6 +26,8 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key_node, _ in node.value:
+            if key_node.tag == MERGE_TAG:
+                continue
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, Hashable) and key in seen:
                 raise yaml.MarkedYAMLError(problem=f"key '{key}' is given twice", problem_mark=key_node.start_mark)
@@ -101,7 +106,11 @@ def with_fields(text: str, file: Path, fields: Mapping[str, Any]) -> str:
     header = front.header
     for key, value in fields.items():
         header = _without_key(header, key)[0] if value is None else _with_key(header, key, to_yaml({key: value}))
-    parse_mapping(header, file, 2)
+    kept = {key: value for key, value in front.values.items() if key not in fields}
+    expected = kept | {key: value for key, value in fields.items() if value is not None}
+    if parse_mapping(header, file, 2) != expected:
+        # several keys on one line, as in `{id: a, status: b}`: written anew, a key a line
+        header = to_yaml(expected)
     return f"{FENCE}\n{header}{FENCE}\n{front.body}"
 
 
@@ -142,6 +151,17 @@ def write_atomically(file: Path, text: str) -> None:
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One writer at a time; the folder itself is the lock, so that locking leaves no file behind."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 class Fields:

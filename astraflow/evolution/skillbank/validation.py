@@ -13,9 +13,11 @@ from astraflow.evolution.skillbank.output import FileState, file_state
 from astraflow.evolution.skillbank.packages.freezing import read_manifest, verify_package
 from astraflow.evolution.skillbank.packages.identity import FOLDERS, FROZEN, WITH_DOMAIN
 from astraflow.evolution.skillbank.packages.registry import load_registry
-from astraflow.evolution.skillbank.patch import MAY_BE_ACTIVE, Patch
+from astraflow.evolution.skillbank.patch import Patch, PatchStatus
 from astraflow.evolution.skillbank.problem import Code, Problem, SkillBankError
 from astraflow.evolution.skillbank.snapshots import latest_snapshot
+
+PUT_AWAY = frozenset({PatchStatus.ARCHIVED, PatchStatus.REJECTED})
 
 
 @dataclass
@@ -124,10 +126,11 @@ def _validate_patches(source: SkillSource, findings: Findings) -> None:
             message = f"patch id '{patch.id}' is in {seen[patch.id].file.name} and {file.name}"
             findings.errors.append(Problem(Code.MALFORMED_FILE, message, (patch.id,), file))
         seen[patch.id] = patch
-        sections = (*source.section_names, *seen)
-        if patch.status in MAY_BE_ACTIVE and patch.target_section not in sections:
+    sections = {*source.section_names, *seen}
+    for patch in seen.values():
+        if patch.status not in PUT_AWAY and patch.target_section not in sections:
             message = f"patch '{patch.id}' targets the unknown section '{patch.target_section}'"
-            findings.warnings.append(Problem(Code.UNKNOWN_SECTION, message, (patch.id,), file))
+            findings.warnings.append(Problem(Code.UNKNOWN_SECTION, message, (patch.id,), patch.file))
     for patch_id in source.manifest.disabled:
         if patch_id not in seen:
             message = f"disabled patch '{patch_id}' of '{source.entry.name}' has no file"

@@ -95,7 +95,13 @@ def make_bank(tmp_path: Path) -> MakeBank:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def bank_at() -> Callable[[Path], BankFiles]:
+    """An empty bank in a repository at a path."""
+    return BankFiles
+
+
+@pytest.fixture(scope="session")
 def snapshot_of_tree() -> Callable[[Path], dict[str, bytes]]:
     """Every file below a folder with its bytes, and every folder: equal before and after means nothing was changed."""
 

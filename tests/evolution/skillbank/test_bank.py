@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from astraflow.evolution.skillbank import Bank, Code, SkillBankError, find_bank
+from astraflow.evolution.skillbank import Bank, Code, SkillBankError, find_bank, write_skills
 
 
 def code_of(action: object) -> Code:
@@ -40,6 +42,7 @@ def test_unknown_names_are_answered_with_the_nearest(make_bank) -> None:
         ),
         ("groups: {g: {skills: {../s: {}}}}\n", "'../s' must be letters"),
         ("groups: {g: {skills: {s: }}, h: {skills: {s: }}}\n", "skill 's' is in two groups: g and h"),
+        ("version: 2\n", "version 2 is not known; this compiler reads version 1"),
         ("settings: {compiled: x}\n", r"unknown key 'settings\.compiled'"),
     ],
 )
@@ -70,11 +73,38 @@ def test_bases_and_snapshots_stay_in_the_bank(make_bank) -> None:
     assert code_of(lambda: files.write().load()) is Code.OUTSIDE_ROOT
 
 
+def test_the_outputs_folder_is_the_skills_name(make_bank) -> None:
+    files = make_bank()
+    files.groups["rllm"]["one"]["output"] = ".claude/skills/other/SKILL.md"
+    assert code_of(lambda: files.write().load().output_file("one")) is Code.SKILL_FORMAT
+
+
 def test_two_skills_never_share_an_output(make_bank) -> None:
     files = make_bank({"one": [], "two": []})
     files.groups["rllm"]["two"]["output"] = ".claude/skills/two/../one/SKILL.md"
     with pytest.raises(SkillBankError, match="skills one, two have one output"):
         files.write().load().output_file("one")
+
+
+PIECES = st.sampled_from([".", "..", "a", "one", ".claude", "SKILL.md", "", "skill-bank", "base.md", "rllm"])
+
+
+@given(output=st.lists(PIECES, min_size=1, max_size=6).map("/".join))
+def test_whatever_an_output_says_nothing_but_one_skill_is_written(
+    output: str, tmp_path_factory: pytest.TempPathFactory, bank_at, snapshot_of_tree
+) -> None:
+    outer = tmp_path_factory.mktemp("outer")
+    files = bank_at(outer / "repository").skill("one")
+    files.groups["rllm"]["one"]["output"] = output
+    bank = files.write().load()
+    before = snapshot_of_tree(outer)
+    write_skills(bank, ["one"], force=True)
+    after = snapshot_of_tree(outer)
+    assert {name: after[name] for name in before} == before
+    written = [name for name in after.keys() - before.keys() if after[name] != b"<folder>"]
+    outputs = [name for name in written if not name.startswith("repository/skill-bank/compiled/")]
+    assert all(name.startswith("repository/") and name.endswith("one/SKILL.md") for name in outputs)
+    assert len(outputs) <= 1
 
 
 def test_a_patch_is_found_by_its_id_also_under_another_file_name(make_bank) -> None:

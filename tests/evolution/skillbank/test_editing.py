@@ -1,5 +1,7 @@
 """Changes to sources: whole, or not at all."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from astraflow.evolution.skillbank import (
@@ -13,6 +15,7 @@ from astraflow.evolution.skillbank import (
     compile_skill,
     deactivate,
     set_patch_fields,
+    write_skills,
 )
 
 
@@ -71,3 +74,21 @@ def test_a_field_that_makes_the_patch_unreadable_is_not_written(make_bank, snaps
     with pytest.raises(SkillBankError, match="unknown status 'great'"):
         set_patch_fields(files.load(), "one", "a", {"status": "great"})
     assert snapshot_of_tree(files.repository) == before
+
+
+def test_those_who_change_a_bank_at_once_lose_nothing(make_bank) -> None:
+    files = make_bank({"one": [], "two": []})
+    names = [f"p{index}" for index in range(8)]
+
+    def work(name: str) -> None:
+        bank = files.load()
+        add_patch(bank, "one", proposal(name, body=f"Text of {name}."))
+        activate(bank, "one", name)
+        write_skills(bank, ["one"])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, names))
+    assert sorted(files.load().source("one").manifest.active) == names
+    text = files.output("one").read_text()
+    assert all(f"Text of {name}." in text for name in names)
+    assert write_skills(files.load(), ["one"]).new_snapshot is False

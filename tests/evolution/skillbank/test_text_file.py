@@ -114,3 +114,12 @@ def test_a_write_keeps_the_files_mode(tmp_path: Path) -> None:
     file.chmod(0o600)
     write_atomically(file, "two\n")
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_keys_on_one_line_survive_an_edit() -> None:
+    changed = with_fields("---\n{id: a, status: b}\n---\nB\n", FILE, {"status": "c"})
+    assert split_front_matter(changed, FILE).values == {"id": "a", "status": "c"}
+
+
+def test_merge_keys_are_yaml() -> None:
+    assert parse_mapping("a: &x {p: 1}\nb: {<<: *x, q: 2}\n", FILE)["b"] == {"p": 1, "q": 2}

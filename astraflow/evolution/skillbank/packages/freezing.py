@@ -24,12 +24,12 @@ from astraflow.evolution.skillbank.packages.registry import (
     Entry,
     Registry,
     load_registry,
-    locked,
     package_folder,
     read_json,
     save_registry,
 )
 from astraflow.evolution.skillbank.problem import Code, Problem, SkillBankError
+from astraflow.evolution.skillbank.text_file import locked
 
 CHUNK = 1 << 20
 
@@ -61,7 +61,7 @@ def make_package(bank: Bank, draft: Draft, created_at: datetime, dry_run: bool =
     refuse_used_name(bank, load_registry(bank), draft.id)
     if dry_run:
         return entry
-    with locked(bank):
+    with locked(bank.root):
         registry = load_registry(bank)
         refuse_used_name(bank, registry, draft.id)
         _write(bank, draft, entry, folder)

@@ -6,11 +6,8 @@ under a lock, so that two processes that add packages at once both find theirs i
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,17 +127,6 @@ def save_registry(bank: Bank, registry: Registry) -> None:
     """Write the registry whole."""
     text = json.dumps(registry.as_json(), indent=2, ensure_ascii=False)
     write_atomically(registry_file(bank), f"{text}\n")
-
-
-@contextmanager
-def locked(bank: Bank) -> Iterator[None]:
-    """One writer at a time; the bank's own folder is the lock, so that locking leaves no file behind."""
-    handle = os.open(bank.root, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def package_folder(bank: Bank, package_id: PackageId) -> Path:

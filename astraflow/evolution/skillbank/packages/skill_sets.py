@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from astraflow.evolution.skillbank.bank import Bank
+from astraflow.evolution.skillbank.compiler import compile_skill
 from astraflow.evolution.skillbank.packages.freezing import Draft, files_below, read_manifest
 from astraflow.evolution.skillbank.packages.identity import Kind, PackageId
 from astraflow.evolution.skillbank.packages.registry import Registry, package_folder
 from astraflow.evolution.skillbank.problem import Code, Problem, SkillBankError
-from astraflow.evolution.skillbank.snapshots import latest_snapshot
+from astraflow.evolution.skillbank.snapshots import Snapshot, latest_snapshot
 
 SKILLS = "skills"
 SKILL_SETS = frozenset({Kind.STABLE, Kind.EXPERIMENTAL, Kind.VERTICAL})
@@ -75,7 +76,8 @@ def draft_stable(bank: Bank, name: str) -> Draft:
         message = f"no snapshot in {bank.compiled_dir}; compile with --all first"
         raise SkillBankError(Problem(Code.MISSING_FILE, message, (str(package_id),)))
     files = {f"{SKILLS}/{key}.md": snapshot.folder / f"{key}.md" for key in snapshot.texts}
-    return Draft(package_id, "stable", files, {"source": f"snapshot:{snapshot.name}", "skills": _names(files)})
+    details = {"source": f"snapshot:{snapshot.name}", "skills": _names(files)}
+    return Draft(package_id, "stable", files, details, tuple(_newer_sources(bank, snapshot, package_id)))
 
 
 def draft_experimental(bank: Bank, registry: Registry, name: str, domain: str, source: PackageId | None) -> Draft:
@@ -88,6 +90,18 @@ def draft_experimental(bank: Bank, registry: Registry, name: str, domain: str, s
     copied = read_skill_set(bank, registry, origin)
     details = {"domain": domain, "source": str(origin), "skills": _names(copied.files)}
     return Draft(package_id, "experimental", copied.files, details)
+
+
+def _newer_sources(bank: Bank, snapshot: Snapshot, package_id: PackageId) -> Iterator[Problem]:
+    """A warning for each skill whose sources say something else than the snapshot that is about to be frozen."""
+    for name, entry in bank.skills.items():
+        try:
+            current = compile_skill(bank, name).text
+        except SkillBankError:
+            current = ""
+        if current != snapshot.texts.get(f"{entry.group}/{name}"):
+            message = f"'{package_id}' is made of snapshot {snapshot.name}; the sources of '{name}' differ from it"
+            yield Problem(Code.STALE, message, (str(package_id), name))
 
 
 def _names(files: Mapping[str, Path]) -> list[str]:

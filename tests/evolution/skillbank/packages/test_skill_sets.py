@@ -27,6 +27,15 @@ def test_a_stable_package_is_the_latest_snapshot(workshop) -> None:
     assert "Text of p" not in base.read_text()
 
 
+def test_sources_that_differ_from_the_snapshot_are_a_warning(workshop) -> None:
+    assert draft_stable(workshop.bank, "x").warnings == ()
+    workshop.files.patch("rllm-run", "p")
+    workshop.files.manifest("rllm-run", active=["p"])
+    (workshop.files.root / "rllm/rllm-train/base.md").unlink()
+    warnings = draft_stable(workshop.bank, "x").warnings
+    assert [warning.ids for warning in warnings] == [("stable:x", "rllm-run"), ("stable:x", "rllm-train")]
+
+
 def test_without_a_snapshot_there_is_nothing_to_freeze(workshop) -> None:
     shutil.rmtree(workshop.files.root / "compiled")
     with pytest.raises(SkillBankError, match="compile with --all first"):
