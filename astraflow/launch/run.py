@@ -33,8 +33,10 @@ def run(config: RunConfig, view: View) -> Summary:
         run_dir.config.write_text(to_yaml(config.values()), "utf-8")
         with interruptible():
             paths = ModelPaths.of(config, ensure_model(config, run_dir, view.say))
-            for finding in template_findings(paths.tokenizer):
-                view.say(f"chat template, prefix law: {finding} (episodes of several turns branch there)")
+            findings = template_findings(paths.tokenizer)
+            if findings:
+                broken = f"chat template, prefix law broken {len(findings)} times: {'; '.join(findings)}"
+                view.say(f"{broken} (matters only where episodes have several turns: they branch there)")
             _train(config, run_dir, paths, view)
         records = JsonlReader(run_dir.metrics).read()
         summary = summarise(records, config.staleness_bound, time.monotonic() - started)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +19,9 @@ from astraflow.core.observability import lifeline, log
 from astraflow.errors import AstraFlowError, ConfigError, DataError, boundary
 from astraflow.launch.model_source import ConversionSettings
 
+os.environ["TQDM_DISABLE"] = "1"  # read when transformers is imported; a log is no place for progress bars
 try:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils import logging as transformers_logging
 except ImportError as error:
     raise ConfigError(f"a package of the extra smollm2 is missing or too old: {error}") from error
 
@@ -36,7 +37,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_settings(ConversionSettings, parser.parse_args(arguments).settings)
     log.configure()
     lifeline.watch_parent()
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         convert(Path(settings.source), Path(settings.output_dir))
     except AstraFlowError as error:

@@ -52,7 +52,8 @@ def shell(command: str, folder: Path, env: dict[str, str]) -> str:
 
 
 def sampled_episodes(run: Path) -> list[dict]:
-    return [json.loads(line) for file in sorted((run / "trajectories").glob("*.jsonl")) for line in file.open()]
+    files = sorted((run / "trajectories").glob("step_*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
 
 
 def turns(episode: dict) -> int:
