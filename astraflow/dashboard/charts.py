@@ -77,7 +77,7 @@ def line_chart(chart: Chart, runs: Sequence[str]) -> Item:
         renderers = _draw(plot, curve, _colour(curve, len(runs)), _dash(curve, len(runs)))
         if curve.look is not Look.FAINT:
             entries.append((plain(label), renderers))
-    if len(entries) > 1:
+    if len(entries) > 1 or len(runs) > 1:
         _legend(plot, entries)
     value = "@y{0.[00]%}" if chart.percent else "@y{0,0.[0000]}"
     lines = [r for _, renderers in entries for r in renderers if r.name == "values"]

@@ -92,8 +92,9 @@ def timeline(spans: Sequence[Mapping[str, Any]]) -> Timeline:
     idle = [gap for process in _processes(spans) for gap in _idle(process, bars, end)]
     bars = sorted([*bars, *idle], key=lambda bar: bar.start)
     left_out = max(0, len(bars) - MOST_BARS)
-    rows = tuple(row for process in _processes(spans) for row in _rows(process, bars))
-    return Timeline(rows, tuple(bars[left_out:]), _shares(bars, end), end, left_out)
+    processes = _processes(spans)
+    rows = tuple(row for process in processes for row in _rows(process, bars))
+    return Timeline(rows, tuple(bars[left_out:]), _shares(bars, processes, end), end, left_out)
 
 
 def _bar(span: Mapping[str, Any], zero: float) -> Bar:
@@ -131,7 +132,7 @@ def _idle(process: str, bars: Sequence[Bar], end: float) -> list[Bar]:
     return gaps
 
 
-def _shares(bars: Sequence[Bar], end: float) -> tuple[Share, ...]:
+def _shares(bars: Sequence[Bar], processes: Sequence[str], end: float) -> tuple[Share, ...]:
     found: dict[tuple[str, str], list[Bar]] = defaultdict(list)
     for bar in bars:
         found[bar.row.split(" · ")[0], bar.name].append(bar)
@@ -140,4 +141,4 @@ def _shares(bars: Sequence[Bar], end: float) -> tuple[Share, ...]:
         for (process, name), same in found.items()
         for total in [sum(bar.seconds for bar in same)]
     ]
-    return tuple(sorted(shares, key=lambda share: (share.process, -share.seconds)))
+    return tuple(sorted(shares, key=lambda share: (processes.index(share.process), -share.seconds)))

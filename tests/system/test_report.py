@@ -1,0 +1,112 @@
+"""The report and the metrics glossary against a real run of the quickstart, cut short."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from astraflow.core.observability.run_directory import RunDirectory
+from astraflow.dashboard.episodes import sample_episodes
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "examples" / "quickstart.yaml"
+LIMIT = 5_000_000
+
+pytestmark = pytest.mark.system
+
+
+def start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "astraflow.cli.main", "run", str(RECIPE), f"experiment.fileroot={folder / 'run'}"]
+    environment = {**os.environ, "ASTRAFLOW_CACHE": str(folder / "cache")}
+    return subprocess.Popen(
+        [*command, "base_model.total_train_steps=30", *overrides],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    folder = tmp_path_factory.mktemp("short")
+    process = start(folder, "trainer_base.total_train_steps=4", "dataflow.eval_datasets.held_out.size=20")
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert f"report: {folder}/run/report.html" in said
+    return RunDirectory(folder / "run", create=False)
+
+
+def glossary() -> list[re.Pattern[str]]:
+    """The metrics of docs/metrics.md, whose <names in brackets> stand for anything without a slash."""
+    text = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    names = re.findall(r"^\| `([^`]+)`", text, re.MULTILINE)
+    return [re.compile("[^/]+".join(re.escape(part) for part in re.split(r"<\w+>", name))) for name in names]
+
+
+def test_every_metric_of_a_run_is_in_the_glossary(run: RunDirectory) -> None:
+    records = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    metrics = {name for record in records for name in record}
+    known = glossary()
+    assert len(known) > 60
+    assert sorted(name for name in metrics if not any(pattern.fullmatch(name) for pattern in known)) == []
+
+
+def test_the_report_is_drawn_and_small(run: RunDirectory) -> None:
+    assert run.report.stat().st_size < LIMIT
+    text = run.report.read_text("utf-8")
+    for name in ("gantt", "reward", "accuracy", "staleness", "rollout-tokens", "lengths"):
+        assert f'data-chart="{name}"' in text
+
+
+def test_all_three_programs_say_what_they_do_when(run: RunDirectory) -> None:
+    spans = [json.loads(line) for line in run.spans.read_text().splitlines()]
+    names = {(span["process"], span["name"]) for span in spans}
+    assert {
+        ("train_worker-model0", "wait_batch"),
+        ("train_worker-model0", "train"),
+        ("train_worker-model0", "publish"),
+        ("train_worker-model0", "eval"),
+        ("train_worker-model0", "save"),
+        ("dataflow", "collect"),
+        ("dataflow", "evaluate"),
+        ("raas-0", "generate"),
+        ("raas-0", "evaluate"),
+        ("raas-0", "pull"),
+        ("raas-0", "swap"),
+    } <= names
+    assert all(span["seconds"] >= 0 for span in spans)
+
+
+def test_engine_and_trainer_agree_where_no_weights_moved(run: RunDirectory) -> None:
+    episodes = [episode for episode in sample_episodes(run, 50) if episode.outcome == "trained"]
+    assert episodes
+    current = []
+    for episode in episodes:
+        sampled = [i for i, mask in enumerate(episode.mask) if mask]
+        assert all(episode.gaps[i] is not None for i in sampled)
+        assert "".join(episode.texts).startswith("<|user|>")
+        # after a swap in the middle, the cache of what came before is still the older version's
+        if all(episode.versions[i] == episode.step - 1 for i in sampled):
+            current += [abs(episode.gaps[i] or 0.0) for i in sampled]
+    assert current, "the first batch is of the only version"
+    assert max(current) < 1e-3
+
+
+def test_a_run_that_is_stopped_leaves_a_report(tmp_path: Path) -> None:
+    process = start(tmp_path, "trainer_base.total_train_steps=500", "trainer_base.evaluator.eval_at_start=false")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "step 2/" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    text = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "did not finish" in text
+    assert 'data-chart="gantt"' in text
