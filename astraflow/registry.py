@@ -91,6 +91,8 @@ def check_target(target: str, kind: str = "object") -> None:
     spec = find_module(module_name)
     if spec is None:
         raise ConfigError(f"{kind} '{target}': there is no module {module_name}")
+    if spec.origin is None and spec.submodule_search_locations is not None:
+        raise ConfigError(f"{kind} '{target}': {module_name} is a folder, not a module")
     if spec.origin is None or not spec.origin.endswith(".py"):
         return  # a compiled module: only importing it can tell
     names = top_level_names(Path(spec.origin))
@@ -125,10 +127,21 @@ def find_module(name: str) -> ModuleSpec | None:
     return spec
 
 
+def parse_source(source: Path) -> ast.Module:
+    """Parse a module's source; ConfigError with file and line where it is not Python."""
+    try:
+        return ast.parse(source.read_bytes())
+    except SyntaxError as error:
+        line = f":{error.lineno}" if error.lineno else ""
+        raise ConfigError(f"{source}{line}: not Python: {error.msg}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{source}: not Python: {error}") from error
+
+
 def top_level_names(source: Path) -> set[str]:
     """Names that a module's source binds at its top level; "*" where a star import hides some."""
     names: set[str] = set()
-    for node in ast.walk(ast.Module(body=_top_level(ast.parse(source.read_text("utf-8")).body), type_ignores=[])):
+    for node in ast.walk(ast.Module(body=_top_level(parse_source(source).body), type_ignores=[])):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):

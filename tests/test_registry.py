@@ -77,3 +77,24 @@ def test_a_miss_lists_the_known_names() -> None:
     for look_up in (registry.check, registry.resolve):
         with pytest.raises(UnknownNameError, match="unknown codec 'jsn', did you mean 'json'\\?; known: json, yaml"):
             look_up("jsn")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [(b"def f(:\n", ":1: not Python: invalid syntax"), (b"\xff\xfe", "not Python"), (b"x = '\0'\n", "not Python")],
+)
+def test_a_source_that_is_not_python_is_named(
+    source: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_module.py").write_bytes(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"broken_module\.py") as caught:
+        Registry("codec", {}).check("broken_module:f")
+    assert words in str(caught.value)
+
+
+def test_a_folder_is_not_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "only_a_folder").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="only_a_folder is a folder"):
+        Registry("codec", {}).check("only_a_folder:f")

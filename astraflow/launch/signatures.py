@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Union
+from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
 from astraflow.errors import suggestion
-from astraflow.registry import find_module
+from astraflow.registry import find_module, parse_source
 
 _TYPES: dict[str, Any] = {
     "Any": Any,
@@ -56,7 +56,7 @@ class Signature:
                 try:
                     msgspec.convert(value, self.types[key], strict=True)
                 except msgspec.ValidationError as error:
-                    wrong[key] = f"{error}: {value!r}"
+                    wrong[key] = f"{error}: {value!r}{_choices(self.types[key])}"
         for key in sorted(self.required - passed - set(given)):
             wrong[key] = f"a value is required by {where}"
         return wrong
@@ -91,7 +91,7 @@ class _Module:
         definitions: dict[str, ast.stmt] = {}
         imports: dict[str, str] = {}
         aliases: dict[str, ast.expr] = {}
-        for node in ast.parse(path.read_text("utf-8")).body:
+        for node in parse_source(path).body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 definitions[node.name] = node
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -162,6 +162,11 @@ class _Module:
             case ast.Subscript(value=ast.Name(id=("dict" | "list") as name)):
                 return _TYPES[name]
         return Any
+
+
+def _choices(kind: Any) -> str:
+    """The names that a Literal knows, as the end of a message."""
+    return f"; known: {', '.join(map(str, get_args(kind)))}" if get_origin(kind) is Literal else ""
 
 
 def _union(members: list[Any]) -> Any:

@@ -92,6 +92,7 @@ def test_complaints_name_the_key() -> None:
     assert wrong["a"] == "a value is required by dataset d"
     assert "Expected `int`" in wrong["b"]
     assert "unknown key" in wrong["g"]
+    assert "known: " in wrong["e"]
     assert of("open_ended").complaints({"anything": 1}, frozenset(), "w") == {}
 
 

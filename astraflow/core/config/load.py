@@ -113,6 +113,8 @@ def _read(file: Path, origins: dict[str, str]) -> dict[str, Any]:
         root = yaml.compose(text, yaml.SafeLoader)
     except OSError as error:
         raise ConfigError(f"configuration file {file}: {error.strerror}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{file}: nested too deeply") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -121,9 +123,14 @@ def _read(file: Path, origins: dict[str, str]) -> dict[str, Any]:
         return {}
     if not isinstance(root, yaml.MappingNode):
         raise ConfigError(f"{file}: expected keys and values at the top")
-    _note_lines(root, "", file, origins)
-    # OmegaConf's loader reads 5e-6 as a number, plain YAML 1.1 does not
-    values = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+    try:
+        _note_lines(root, "", file, origins)
+        # OmegaConf's loader reads 5e-6 as a number, plain YAML 1.1 does not
+        values = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+    except RecursionError as error:
+        raise ConfigError(f"{file}: an alias holds itself") from error
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{file}: {getattr(error, 'problem', None) or str(error).splitlines()[0]}") from error
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
 
