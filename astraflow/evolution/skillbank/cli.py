@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from astraflow.evolution.skillbank.answer import Answer
@@ -70,8 +71,16 @@ def _say(answer: Answer, as_json: bool) -> None:
         sys.stdout.write(f"{json.dumps(answer.as_json(), indent=2, ensure_ascii=False)}\n")
         return
     sys.stdout.writelines(f"{line}\n" for line in answer.lines)
-    sys.stderr.writelines(f"warning: {problem}\n" for problem in answer.warnings)
-    sys.stderr.writelines(f"error: {problem}\n" for problem in answer.errors)
+    sys.stderr.writelines(f"warning: {_from_here(problem)}\n" for problem in answer.warnings)
+    sys.stderr.writelines(f"error: {_from_here(problem)}\n" for problem in answer.errors)
+
+
+def _from_here(problem: Problem) -> Problem:
+    """The problem with its file as seen from the working directory, where it is below that."""
+    here = Path.cwd()
+    if problem.file is None or not problem.file.is_relative_to(here):
+        return problem
+    return replace(problem, file=problem.file.relative_to(here))
 
 
 if __name__ == "__main__":

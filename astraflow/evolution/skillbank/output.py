@@ -15,7 +15,7 @@ from pathlib import Path
 from astraflow.evolution.skillbank.bank import Bank
 from astraflow.evolution.skillbank.compiler import Compiled, compile_skill
 from astraflow.evolution.skillbank.problem import Code, Problem, SkillBankError, of_system
-from astraflow.evolution.skillbank.snapshots import Snapshot, latest_snapshot, record
+from astraflow.evolution.skillbank.snapshots import latest_snapshot, record, was_compiled
 from astraflow.evolution.skillbank.text_file import locked, read_text, write_atomically
 
 
@@ -99,15 +99,14 @@ def has_profile(bank: Bank, name: str, profile: str | None) -> bool:
         return False
 
 
-def file_state(bank: Bank, snapshot: Snapshot, compiled: Compiled, file: Path) -> FileState:
+def file_state(bank: Bank, compiled: Compiled, file: Path) -> FileState:
     """How the file at `file` stands to a compiled skill."""
     if not file.exists():
         return FileState.MISSING
-    text = read_text(file)
-    if text == compiled.text:
+    content = file.read_bytes()
+    if content == compiled.text.encode():
         return FileState.CURRENT
-    written_last = snapshot.texts.get(f"{bank.entry(compiled.skill).group}/{compiled.skill}")
-    return FileState.STALE if text == written_last else FileState.HAND_EDITED
+    return FileState.STALE if was_compiled(bank, compiled.skill, content) else FileState.HAND_EDITED
 
 
 def diff(bank: Bank, name: str, profile: str | None = None) -> str:
@@ -130,25 +129,32 @@ def _write_all(
 ) -> WriteReport:
     before = latest_snapshot(bank)
     profiles = {name: profile if not where_defined or has_profile(bank, name, profile) else None for name in names}
-    results = tuple(_write_one(bank, before, name, profiles[name], force, dry_run) for name in names)
-    good = {
-        result.skill: result.compiled.text
-        for result in results
-        if result.compiled is not None and result.outcome in (Outcome.WRITTEN, Outcome.UNCHANGED)
-    }
+    planned = [_plan(bank, name, profiles[name], force) for name in profiles]
     if dry_run:
-        return WriteReport(results, before.name, False)
-    after = record(bank, good)
+        return WriteReport(tuple(planned), before.name, False)
+    # the record comes first: after a crash in between, what is on disk is still known to be the compiler's
+    after = record(
+        bank,
+        {
+            result.skill: result.compiled.text
+            for result in planned
+            if result.compiled is not None and result.outcome in (Outcome.WRITTEN, Outcome.UNCHANGED)
+        },
+    )
+    results = tuple(_write(result) if result.outcome is Outcome.WRITTEN else result for result in planned)
     return WriteReport(results, after.name, after.number != before.number)
 
 
-def _write_one(bank: Bank, before: Snapshot, name: str, profile: str | None, force: bool, dry_run: bool) -> SkillResult:
+def _plan(bank: Bank, name: str, profile: str | None, force: bool) -> SkillResult:
+    """What is to become of a skill; nothing is written."""
     try:
         file = bank.output_file(name)
         compiled = compile_skill(bank, name, profile)
-        state = file_state(bank, before, compiled, file)
+        state = file_state(bank, compiled, file)
     except SkillBankError as error:
         return SkillResult(name, Outcome.FAILED, None, None, error.problems)
+    except OSError as error:
+        return _failed(name, error)
     if state is FileState.HAND_EDITED and not force:
         message = (
             f"skill '{name}' was edited by hand and is not overwritten; "
@@ -156,11 +162,19 @@ def _write_one(bank: Bank, before: Snapshot, name: str, profile: str | None, for
         )
         problem = Problem(Code.HAND_EDITED, message, (name,), file)
         return SkillResult(name, Outcome.HAND_EDITED, file, compiled, (problem,))
-    if state is FileState.CURRENT:
-        return SkillResult(name, Outcome.UNCHANGED, file, compiled)
+    outcome = Outcome.UNCHANGED if state is FileState.CURRENT else Outcome.WRITTEN
+    return SkillResult(name, outcome, file, compiled)
+
+
+def _write(result: SkillResult) -> SkillResult:
+    assert result.file is not None
+    assert result.compiled is not None
     try:
-        if not dry_run:
-            write_atomically(file, compiled.text)
+        write_atomically(result.file, result.compiled.text)
     except OSError as error:
-        return SkillResult(name, Outcome.FAILED, file, None, (replace(of_system(error), ids=(name,)),))
-    return SkillResult(name, Outcome.WRITTEN, file, compiled)
+        return _failed(result.skill, error)
+    return result
+
+
+def _failed(skill: str, error: OSError) -> SkillResult:
+    return SkillResult(skill, Outcome.FAILED, None, None, (replace(of_system(error), ids=(skill,)),))

@@ -1,8 +1,8 @@
 """Snapshots: every compiled text that was ever written, as `compiled/vNNN/<group>/<skill>.md`.
 
 A snapshot is whole (it has every skill that was compiled so far) and is made only when something differs from the one
-before. The latest one is also the record of what the compiler wrote last: a compiled file that is not in it was
-edited by hand.
+before. Together they are the record of what the compiler ever wrote: a compiled file that is in none of them was edited
+by hand.
 """
 
 from __future__ import annotations
@@ -51,6 +51,13 @@ def latest_snapshot(bank: Bank) -> Snapshot:
     folder = numbered[number]
     files = sorted(folder.glob("*/*.md"))
     return Snapshot(number, folder, {f"{file.parent.name}/{file.stem}": read_text(file) for file in files})
+
+
+def was_compiled(bank: Bank, skill: str, content: bytes) -> bool:
+    """Is this what the compiler once wrote for a skill?"""
+    entry = bank.entry(skill)
+    files = bank.compiled_dir.glob(f"v*/{entry.group}/{skill}.md")
+    return any(file.read_bytes() == content for file in files)
 
 
 def record(bank: Bank, written: Mapping[str, str]) -> Snapshot:

@@ -12,10 +12,9 @@ from astraflow.evolution.skillbank.compiler import Compiled, compile_skill
 from astraflow.evolution.skillbank.output import FileState, file_state
 from astraflow.evolution.skillbank.packages.freezing import read_manifest, verify_package
 from astraflow.evolution.skillbank.packages.identity import FOLDERS, FROZEN, WITH_DOMAIN
-from astraflow.evolution.skillbank.packages.registry import load_registry
+from astraflow.evolution.skillbank.packages.registry import load_registry, manifest_path, registry_file
 from astraflow.evolution.skillbank.patch import Patch, PatchStatus
 from astraflow.evolution.skillbank.problem import Code, Problem, SkillBankError
-from astraflow.evolution.skillbank.snapshots import latest_snapshot
 
 PUT_AWAY = frozenset({PatchStatus.ARCHIVED, PatchStatus.REJECTED})
 
@@ -158,7 +157,7 @@ def _is_a_profile(bank: Bank, name: str, source: SkillSource) -> bool:
 
 
 def _file_state(bank: Bank, compiled: Compiled) -> FileState:
-    return file_state(bank, latest_snapshot(bank), compiled, bank.output_file(compiled.skill))
+    return file_state(bank, compiled, bank.output_file(compiled.skill))
 
 
 def _validate_packages(bank: Bank, findings: Findings) -> None:
@@ -170,6 +169,10 @@ def _validate_packages(bank: Bank, findings: Findings) -> None:
     for entry in registry.entries:
         try:
             read_manifest(bank, entry.id)
+            if entry.path != manifest_path(bank, entry.id):
+                message = f"registry gives '{entry.id}' the path '{entry.path}', not {manifest_path(bank, entry.id)}"
+                problem = Problem(Code.MALFORMED_FILE, message, (str(entry.id),), registry_file(bank))
+                findings.errors.append(problem)
             if entry.id.kind in FROZEN:
                 findings.errors += verify_package(bank, entry.id)
         except SkillBankError as error:

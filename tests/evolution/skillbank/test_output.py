@@ -93,6 +93,33 @@ def test_a_hand_edit_that_equals_the_sources_is_no_edit(make_bank) -> None:
     assert outcomes(files.load()) == {"one": "unchanged"}
 
 
+def test_an_older_text_of_the_compiler_is_no_edit(make_bank) -> None:
+    files = make_bank({"one": []})
+    write_skills(files.load(), ["one"])
+    first = files.output("one").read_bytes()
+    files.manifest("one", active=["p"])
+    files.patch("one", "p")
+    write_skills(files.load(), ["one"])
+    files.output("one").write_bytes(first)  # as after a crash between record and file, or a checkout
+    assert outcomes(files.load()) == {"one": "written"}
+
+
+def test_force_overwrites_what_is_no_text_too(make_bank) -> None:
+    files = make_bank({"one": []})
+    files.output("one").parent.mkdir(parents=True)
+    files.output("one").write_bytes(b"\xff\xfe")
+    assert outcomes(files.load()) == {"one": "hand_edited"}
+    assert outcomes(files.load(), force=True) == {"one": "written"}
+
+
+def test_a_folder_in_the_files_place_is_that_skills_problem(make_bank) -> None:
+    files = make_bank({"one": [], "two": []})
+    files.output("one").mkdir(parents=True)
+    report = write_skills(files.load(), ["one", "two"])
+    assert [result.outcome for result in report.results] == [Outcome.FAILED, Outcome.WRITTEN]
+    assert [(problem.code, problem.ids) for problem in report.problems] == [(Code.INPUT_OUTPUT, ("one",))]
+
+
 def test_a_dry_run_says_what_would_be_and_changes_nothing(make_bank, snapshot_of_tree) -> None:
     files = make_bank({"one": ["p"], "two": []})
     before = snapshot_of_tree(files.repository)

@@ -20,7 +20,6 @@ from astraflow.evolution.skillbank import Bank
 from astraflow.evolution.skillbank.cli import main
 from astraflow.evolution.skillbank.compiler import compile_skill
 from astraflow.evolution.skillbank.output import FileState, file_state
-from astraflow.evolution.skillbank.snapshots import latest_snapshot
 from astraflow.evolution.skillbank.validation import validate
 from astraflow.evolution.traces.cli.main import app as traj_app
 
@@ -101,7 +100,7 @@ def test_the_bank_is_in_order() -> None:
 def test_what_is_committed_is_what_the_sources_say(name: str) -> None:
     bank = Bank.load(ROOT / "skill-bank")
     made = compile_skill(bank, name)
-    assert file_state(bank, latest_snapshot(bank), made, bank.output_file(name)) is FileState.CURRENT
+    assert file_state(bank, made, bank.output_file(name)) is FileState.CURRENT
     front = yaml.safe_load(made.text.split("---")[1])
     assert front["name"] == name
     assert "Use " in front["description"], "a description says when the skill is to be used"

@@ -71,6 +71,15 @@ def test_packages_are_compared_with_their_digests_and_the_registry(make_bank) ->
     assert [(w.code, w.ids) for w in findings.warnings] == [(Code.UNKNOWN_PACKAGE, ("copied",))]
 
 
+def test_a_registry_that_points_elsewhere_is_an_error(make_bank) -> None:
+    files = make_bank()
+    write_skills(files.load(), ["one"])
+    make_package(files.load(), draft_stable(files.load(), "s"), NOW)
+    registry = files.root / "registry.json"
+    registry.write_text(registry.read_text().replace("packages/stable/s/manifest", "packages/stable/t/manifest"))
+    assert codes(validate(files.load()).errors) == [Code.MALFORMED_FILE]
+
+
 def test_a_source_that_the_bank_does_not_list_is_said(make_bank) -> None:
     files = make_bank({"one": [], "two": []})
     del files.groups["rllm"]["two"]

@@ -24,6 +24,7 @@ from astraflow.evolution.skillbank.packages.registry import (
     Entry,
     Registry,
     load_registry,
+    manifest_path,
     package_folder,
     read_json,
     save_registry,
@@ -55,9 +56,8 @@ class Draft:
 def make_package(bank: Bank, draft: Draft, created_at: datetime, dry_run: bool = False) -> Entry:
     """Write a draft and list it. SkillBankError if its name was used before, dry run or not."""
     folder = package_folder(bank, draft.id)
-    path = (folder / MANIFEST).relative_to(bank.root.parent)
     details = {"created_at": created_at.isoformat(timespec="seconds"), **draft.listed}
-    entry = Entry(draft.id, draft.status, path.as_posix(), details)
+    entry = Entry(draft.id, draft.status, manifest_path(bank, draft.id), details)
     refuse_used_name(bank, load_registry(bank), draft.id)
     if dry_run:
         return entry

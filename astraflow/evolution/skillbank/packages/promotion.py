@@ -97,7 +97,11 @@ def review(bank: Bank, registry: Registry, name: str, domain: str, source: Packa
 def draft_vertical(promotion: Promotion) -> Draft:
     """The package of a promotion that passed. SkillBankError names each gate that is closed."""
     refuse_if_any(
-        Problem(Code.GATE, f"gate '{gate.name}' of '{promotion.id}' is closed: {gate.reason}", (str(promotion.id),))
+        Problem(
+            Code.GATE,
+            f"gate '{gate.name}' of '{promotion.id}' is closed: {gate.reason}",
+            (str(promotion.id), gate.name),
+        )
         for gate in promotion.gates
         if not gate.passed
     )

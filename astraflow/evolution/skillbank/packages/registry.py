@@ -135,6 +135,11 @@ def package_folder(bank: Bank, package_id: PackageId) -> Path:
     return inside(bank.packages_dir, folder, f"package '{package_id}'", registry_file(bank), str(package_id))
 
 
+def manifest_path(bank: Bank, package_id: PackageId) -> str:
+    """Where a package's manifest is, as the registry writes it: from the folder that the bank is in."""
+    return (package_folder(bank, package_id) / MANIFEST).relative_to(bank.root.parent).as_posix()
+
+
 def read_json(file: Path) -> dict[str, Any]:
     """A JSON file that holds an object. SkillBankError names file and line."""
     try:
