@@ -50,15 +50,17 @@ def masked(text: str) -> str:
 
 
 def shortened(text: str, limit: int = MAX_TEXT) -> str:
-    """Return `text` masked, cut to `limit` characters; a cut text ends with its length and SHA-256."""
-    if len(text) <= limit:
-        return masked(text)
+    """Return `text` masked, cut to `limit` characters; a cut text ends with its length and SHA-256.
+
+    Half surrogate pairs, which strict readers of JSON refuse, are written out as escapes.
+    """
     window = text[: limit + _MARGIN]
-    clean = masked(window)
+    clean = masked(window.encode("utf-8", "backslashreplace").decode())
+    if len(text) <= limit:
+        return clean
     if len(window) < len(text):  # the window's own end may have cut a secret
         clean = clean[:-_MARGIN]
-    digest = sha256(text)
-    return f"{clean[:limit]}[cut: {len(text)} characters, sha256 {digest}]"
+    return f"{clean[:limit]}[cut: {len(text)} characters, sha256 {sha256(text)}]"
 
 
 def sha256(text: str) -> str:

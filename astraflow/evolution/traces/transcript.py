@@ -20,6 +20,13 @@ from astraflow.evolution.traces.payload import adapt
 from astraflow.evolution.traces.store import TraceStore
 
 _COMMAND = re.compile(r"<command-name>\s*/?([\w:.-]+)\s*</command-name>")
+_BUILT_IN = frozenset(
+    (
+        "agents", "clear", "compact", "config", "context", "cost", "doctor", "exit", "export", "help", "hooks", "init",
+        "login", "logout", "mcp", "memory", "model", "permissions", "plugin", "resume", "rewind", "status", "usage",
+    )
+)  # fmt: skip
+"""Commands of the agent itself: a transcript shows them like skills."""
 _ARGUMENTS = re.compile(r"<command-args>(.*?)</command-args>", re.DOTALL)
 
 
@@ -105,7 +112,8 @@ def _answered(call: _Call, block: dict[str, Any], line: dict[str, Any]) -> tuple
 
 
 def _command(text: str, base: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    if match := _COMMAND.search(text):
+    match = _COMMAND.search(text)
+    if match and match.group(1) not in _BUILT_IN:
         arguments = _ARGUMENTS.search(text)
         given = arguments.group(1).strip() if arguments else ""
         yield "UserPromptExpansion", {**base, "command_name": match.group(1), "command_args": given}

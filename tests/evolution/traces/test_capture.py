@@ -81,6 +81,7 @@ def test_any_payload_is_recorded_under_the_root_or_not_at_all(data: bytes) -> No
             assert path.parent.parent.parent.parent == root
             assert lines(path)[0]["sequence"] == 0
             assert lines(path)[0]["layer"] == path.parent.parent.parent.name
+            assert len(TraceStore(root).events(path.parent.name)) == 1  # strict readers take it too
 
 
 @given(st.text(max_size=80))

@@ -33,6 +33,7 @@ def result(use_id: str, text: str, is_error: bool = False) -> dict[str, Any]:
 
 TRANSCRIPT = [
     {"type": "summary", "summary": "no message"},
+    line("user", "<command-name>/clear</command-name>", 0),
     line("user", "please fix the sums", 0),
     line("assistant", [{"type": "text", "text": "ok"}, use("Read", "u1", file_path="/r/a.py")], 1),
     line("user", [result("u1", "error: not a failure")], 2, toolUseResult={"type": "text"}),

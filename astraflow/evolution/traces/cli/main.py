@@ -86,7 +86,9 @@ def analyze(
     if layer not in LAYERS:
         raise ConfigError(f"unknown layer '{layer}'; known: {', '.join(LAYERS)}")
     store = open_store(output)
-    report_name = name or "_".join(filter(None, (skill or layer, f"round_{up_to_round}" if up_to_round else "report")))
+    report_name = name or "_".join(
+        filter(None, (skill or layer, "report" if up_to_round is None else f"round_{up_to_round}"))
+    )
     report = analyse(store, layer, report_name, round_number=up_to_round, skill=skill)
     if findings:
         taken = reported(store, read_json(findings, list[ReportedFinding]))
