@@ -173,6 +173,12 @@ class Ledger:
         chosen = [step for step in sorted(steps) if after < step and (up_to is None or step <= up_to)]
         return [entry.group_id for step in chosen for entry in steps[step]]
 
+    @property
+    def kept(self) -> set[int]:
+        """What may be needed again: all that is in flight, and trained steps that are not settled."""
+        retained = (e.group_id for steps in self._retained.values() for entries in steps.values() for e in entries)
+        return {*self._entries, *retained}
+
     def groups(self, state: State, model_id: str) -> list[int]:
         """A model's groups in a state from done on, in order of issue."""
         entries = self._entries.values()

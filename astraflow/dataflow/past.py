@@ -12,7 +12,7 @@ from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.evaluation import FIRST_GROUP_ID
 from astraflow.dataflow.ledger import Ledger
 from astraflow.dataflow.policies import Policies, Published
-from astraflow.dataflow.records import Loaded, Var
+from astraflow.dataflow.records import Loaded, Released, Var
 from astraflow.dataflow.recovery import published_name, replay
 from astraflow.dataflow.store import LedgerStore
 from astraflow.errors import ConfigError, DataError
@@ -70,5 +70,8 @@ class Past:
             return None
 
     def replay(self, policies: Policies) -> Ledger:
-        """Put policies back; returns the ledger."""
-        return replay(self.loaded, policies, self.published)
+        """Put policies back and let go of trajectories that nobody needs; returns the ledger."""
+        ledger = replay(self.loaded, policies, self.published)
+        if self.store is not None:
+            self.store.commit([Released(tuple(self.store.kept - ledger.kept))])
+        return ledger

@@ -114,6 +114,7 @@ class Recovery:
         kept = await self._books.journal.read(taken_back)
         # from here to the end without an await: nobody sees half of it
         held = {group.group_id: group for group in self._serving.held(policy.model_id)}
+        self._books.journal.append(TrainerReady(request))
         moved = self._books.record(Rewind(policy.model_id, step))
         self._pool.recovering(policy.model_id)
         order = [*(move.group_id for move in moved), *held]
@@ -125,9 +126,10 @@ class Recovery:
                 *(policy.model_id, step, len(moved)),
             )
 
-    def admit(self, model_id: str) -> None:
-        """A trainer is ready: its credit counts from now on."""
-        self._admit(self._policies.get(model_id))
+    def begin(self, request: ReadyRequest) -> None:
+        """A fresh trainer is ready: its credit counts from now on."""
+        self._books.journal.append(TrainerReady(request))
+        self._admit(self._policies.get(request.model_id))
 
     def snapshot(self) -> None:
         """Note the whole state, so that a restart need not read what was before."""
@@ -148,6 +150,9 @@ class Recovery:
 
     def _restart_policy(self, policy: Policy, read: Callable[[int], Group | None]) -> None:
         ledger = self._books.ledger
+        if policy.current is None and policy.ready is not None and policy.ready.recovered_step is not None:
+            # its trainer was back, and what follows from that perhaps not written down
+            self._books.record(Rewind(policy.model_id, policy.step))
         if any(entry.version != policy.version for g in ledger.served(policy.model_id) if (entry := ledger.get(g))):
             # the version after it was written down, and no more
             self._books.record(Acknowledge(policy.model_id, policy.step))
@@ -161,8 +166,7 @@ class Recovery:
         if policy.current is not None:
             self._pool.versions.publish(policy.current)
         # finished, but its curation was not written down any more
-        undecided = ledger.groups(State.DONE, policy.model_id)
-        self._books.record(Requeue(tuple(undecided)))
+        self._again(ledger.groups(State.DONE, policy.model_id))
         self._hold(policy, ready, groups, served)
         self._admit(policy)
 
@@ -172,9 +176,13 @@ class Recovery:
         """Serve from these ready groups, in order; those that cannot be used run again."""
         ready = {group_id: groups.get(group_id) for group_id in order}
         again = [group_id for group_id, group in ready.items() if not usable(group, policy)]
-        self._books.record(Requeue(tuple(again)))
+        self._again(again)
         good = [group for group_id, group in ready.items() if group is not None and group_id not in set(again)]
         self._serving.reload(policy.model_id, good, [groups[group_id] for group_id in served])
+
+    def _again(self, group_ids: list[int]) -> None:
+        if group_ids:
+            self._books.record(Requeue(tuple(group_ids)))
 
     def _admit(self, policy: Policy) -> None:
         ledger = self._books.ledger

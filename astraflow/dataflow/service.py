@@ -42,7 +42,6 @@ from astraflow.dataflow.past import Past
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_link import RaaSLinks
 from astraflow.dataflow.raas_pool import Health, RaaSPool
-from astraflow.dataflow.records import TrainerReady
 from astraflow.dataflow.recovery import Recovery
 from astraflow.dataflow.statistics import RolloutStatistics, standing
 from astraflow.dataflow.status import StatusBoard
@@ -261,15 +260,14 @@ class AstraFlow:
     async def ready(self, request: m.ReadyRequest) -> m.ReadyReply:
         """A trainer is ready, or back; its credit counts from now on."""
         policy = self.policies.get(request.model_id)
-        before, retry = policy.ready, self.policies.is_retry(request)
+        retry = self.policies.is_retry(request)
         next_version = self.policies.make_ready(request)
         if not retry:
-            self.books.journal.append(TrainerReady(request))
-            if before is not None or request.recovered_step is not None:
+            if request.recovered_step is not None:
                 self.evaluation.abort(ConflictError(f"the trainer of {policy.model_id} was started again"))
                 await self.recovery.rewind(request)
             else:
-                self.recovery.admit(policy.model_id)
+                self.recovery.begin(request)
             log.info("trainer of %s is ready: %d groups a step", policy.model_id, policy.batch_groups)
         await self.books.journal.durable()
         return m.ReadyReply(next_version=next_version)

@@ -91,6 +91,11 @@ class LedgerStore:
             self._segments.flush(self._fsync)
         self._segments.release(self._refs.pop(group_id) for group_id in released if group_id in self._refs)
 
+    @property
+    def kept(self) -> set[int]:
+        """Groups whose trajectories are there."""
+        return set(self._refs)
+
     def read(self, group_id: int) -> Group | None:
         """A group that was kept; None where it was not. DataError where its bytes are damaged."""
         ref = self._refs.get(group_id)
