@@ -50,7 +50,7 @@ class FrontMatter:
 def read_text(file: Path) -> str:
     """A file's text with `\\n` line ends. SkillBankError if it is missing or not UTF-8."""
     try:
-        return file.read_bytes().decode("utf-8").replace("\r\n", "\n")
+        return file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise SkillBankError(Problem(Code.MISSING_FILE, "no such file", file=file)) from None
     except UnicodeDecodeError as error:

@@ -88,6 +88,11 @@ def test_fields_name_the_key_that_is_wrong() -> None:
             read()
 
 
+def test_line_ends_and_byte_order_marks_of_other_systems_are_read_over(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_bytes(b"\xef\xbb\xbf---\r\nid: a\r\n---\r\nText\r\n")
+    assert read_text(tmp_path / "a.md") == "---\nid: a\n---\nText\n"
+
+
 def test_a_missing_file_and_one_that_is_not_text_are_named(tmp_path: Path) -> None:
     (tmp_path / "binary.md").write_bytes(b"\xff\xfe")
     with pytest.raises(SkillBankError, match=r"binary\.md: not UTF-8"):

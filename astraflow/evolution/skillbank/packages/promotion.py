@@ -20,6 +20,8 @@ from astraflow.evolution.skillbank.packages.smoke import smoke_test_package, smo
 from astraflow.evolution.skillbank.problem import Code, Problem, SkillBankError, refuse_if_any
 
 OPTIMISER_GROUP = "traj"
+ROUND_FOLDERS = ("rounds", "events", "trajectories", "reports", "raw")
+"""Top folders of what rounds leave; any other file that is no skill is of one task."""
 PRIVATE = re.compile(
     r"rllm_train/output/runs/[A-Za-z0-9][\w.-]*"
     r"|traj_opt/output/\w+/(?:raw|trajectories)/[A-Za-z0-9][\w.-]*"
@@ -65,7 +67,8 @@ class Promotion:
             "classification": {
                 "vertical_candidates": [skill.name for skill in self.promoted],
                 "excluded_from_vertical": list(self.excluded),
-                "task_package_only": list(self.source.others),
+                "task_package_only": [name for name in self.source.others if not _is_of_rounds(name)],
+                "lineage_archive_only": [name for name in self.source.others if _is_of_rounds(name)],
             },
             "gates": [gate.as_json() for gate in self.gates],
             "may_be_promoted": all(gate.passed for gate in self.gates),
@@ -112,6 +115,10 @@ def draft_vertical(promotion: Promotion) -> Draft:
         "review": promotion.as_json(),
     }
     return Draft(promotion.id, "vertical", {skill.place: skill.file for skill in promotion.promoted}, details)
+
+
+def _is_of_rounds(name: str) -> bool:
+    return name.partition("/")[0] in ROUND_FOLDERS
 
 
 def _successful_task(bank: Bank, registry: Registry, domain: str) -> Gate:

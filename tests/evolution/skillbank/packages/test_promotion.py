@@ -46,16 +46,20 @@ def test_a_review_classifies_and_writes_nothing(ready, snapshot_of_tree) -> None
     private = ready.files.root / "packages/experimental/math/e/run/config.json"
     private.parent.mkdir()
     private.write_text("{}")
+    evidence = ready.files.root / "packages/experimental/math/e/rounds/round_1/status.json"
+    evidence.parent.mkdir(parents=True)
+    evidence.write_text("{}")
     before = snapshot_of_tree(ready.repository)
     said = reviewed(ready).as_json()
     assert said["classification"] == {
         "vertical_candidates": ["rllm-run", "rllm-train"],
         "excluded_from_vertical": ["traj-loop"],
         "task_package_only": ["run/config.json"],
+        "lineage_archive_only": ["rounds/round_1/status.json"],
     }
     assert said["may_be_promoted"] is True
     assert snapshot_of_tree(ready.repository) == before
-    assert "run/config.json" not in draft_vertical(reviewed(ready)).files
+    assert all(name.startswith("skills/rllm/") for name in draft_vertical(reviewed(ready)).files)
 
 
 class TestGates:
