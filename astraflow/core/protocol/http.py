@@ -48,6 +48,10 @@ MSGPACK = "application/msgpack"
 BODY_LIMIT = 64 * 2**20
 BODY_DEADLINE = 30.0
 """Seconds a peer may take to send its body."""
+SERVER_IDLE = 60
+"""Seconds after which a server closes a connection that nobody uses."""
+CLIENT_IDLE = 30.0
+"""Seconds after which a client does; sooner, so that no request is sent into a connection that is being closed."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,14 @@ class Server:
         self._socket.listen(512)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
-        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2)
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=SERVER_IDLE,
+            timeout_graceful_shutdown=2,
+        )
         self._uvicorn = uvicorn.Server(config)
 
     async def serve(self) -> None:
@@ -125,7 +136,7 @@ class Peer:
 
     def __init__(self, url: str, token: str, *, transport: Transport | None = None, timeout: float = 30.0) -> None:
         self.url = url
-        limits = httpx.Limits(max_connections=64, max_keepalive_connections=16)
+        limits = httpx.Limits(max_connections=64, max_keepalive_connections=16, keepalive_expiry=CLIENT_IDLE)
         self._client = httpx.AsyncClient(
             base_url=url,
             transport=transport,

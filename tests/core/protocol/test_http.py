@@ -183,3 +183,12 @@ def test_an_unreachable_peer_is_named() -> None:
         await client.close()
 
     asyncio.run(body())
+
+
+def test_a_client_lets_go_of_an_idle_connection_before_its_server_does() -> None:
+    server = Server(app())
+    peer = Peer(server.url, TOKEN)
+    pool = peer._client._transport._pool  # type: ignore[attr-defined]
+    assert 2 * pool._keepalive_expiry <= server._uvicorn.config.timeout_keep_alive
+    server.close()
+    asyncio.run(peer.close())
