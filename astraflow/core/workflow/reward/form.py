@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 _ANSWER_LINE = re.compile(r"(?:^|\n)####[ \t]*-?\$?\d[\d,]*(?:\.\d+)?\s*\Z")
-_EQUATION = re.compile(r"\s*-?\d+(?: ?[-+*/×÷] ?-?\d+)+ ?= ?-?\d+(?:\.\d+)?\s*")
+_EQUATION = re.compile(r"\s*-?\d+(?: ?[-+*/×÷] ?-?\d+)+ ?= ?-?\d+(?:\.\d+)?\.?\s*")
 
 
 def ends_in_answer_line(
@@ -22,5 +22,5 @@ def ends_in_answer_line(
 def is_one_equation(
     prompt: str, completions: str, prompt_ids: list[int], completion_ids: list[int], **row: Any
 ) -> float:
-    """Whether the text is an equation such as "17 + 28 = 45" and nothing else, not even a full stop."""
+    """Whether the text is an equation such as "17 + 28 = 45" and nothing else; a full stop may follow."""
     return float(_EQUATION.fullmatch(completions) is not None)

@@ -18,7 +18,7 @@ def test_anything_else_is_no_answer_line(text: str) -> None:
     assert ends_in_answer_line("", text, [], []) == 0.0
 
 
-@pytest.mark.parametrize("text", ["17+28=45", "17 + 28 = 45", " 3 - 5 = -2\n", "1+2+3=6", "7*8 = 54", "7/2=3.5"])
+@pytest.mark.parametrize("text", ["17+28=45", "17 + 28 = 45.", " 3 - 5 = -2\n", "1+2+3=6", "7*8 = 54", "7/2=3.5"])
 def test_one_equation_right_or_wrong(text: str) -> None:
     assert is_one_equation("", text, [], []) == 1.0
 
@@ -35,7 +35,7 @@ def test_one_equation_right_or_wrong(text: str) -> None:
         "1+1=2=2",
         "1+1=2\n1+1=2",
         "1 + x = 2",
-        "1+1=2.",
+        "1+1=2..",
     ],
 )
 def test_anything_else_is_no_equation(text: str) -> None:
