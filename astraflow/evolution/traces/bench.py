@@ -48,7 +48,7 @@ def bench_hooks(hook: Path, writers: int, calls_each: int) -> HookTimes:
         distinct_sequences=len({event.sequence for event in events}),
         median_ms=_percentile(times, 0.5),
         p95_ms=_percentile(times, 0.95),
-        max_ms=times[-1],
+        max_ms=round(times[-1], 1),
     )
 
 

@@ -178,7 +178,8 @@ class Loop:
         status = self.rounds.status(number)
         if status and status.status is not RoundStatus.TRAINING_FAILED:
             return True
-        if status and not status.will_retry and self._settings.on_failure is not OnFailure.RETRY:
+        if status and not status.will_retry and self._settings.on_failure is OnFailure.STOP:
+            self._say(f"round {number}: training has failed ({status.detail}); --on-failure retry would try it again")
             return False
         attempt = status.attempt + 1 if status else 1
         while True:
@@ -219,6 +220,7 @@ class Loop:
     def _optimise_round(self, number: int) -> None:
         status = self.rounds.status(number)
         if status and status.status is RoundStatus.OPTIMIZATION_COMPLETE:
+            self._say(f"round {number}: complete already")
             return
         with self.rounds.beating(number, "optimizer"):
             result = self.optimise(number)

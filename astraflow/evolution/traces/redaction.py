@@ -72,38 +72,50 @@ def sha256(text: str) -> str:
 
 def kept(value: Any) -> Any:
     """Return the part of a JSON value that an event keeps (at most MAX_FIELD characters of JSON)."""
-    clean = _clean(value, 0)
+    clean = _Cleaner().clean(value, 0)
     encoded = json.dumps(clean)
     if len(encoded) <= MAX_FIELD:
         return clean
-    digest = sha256(encoded)
-    return {"cut": True, "characters": len(encoded), "sha256": digest, "head": shortened(encoded[:MAX_TEXT])}
+    head = shortened(encoded[:MAX_TEXT])
+    return {"cut": True, "characters": len(encoded), "sha256": sha256(encoded), "head": head}
 
 
-def _clean(value: Any, depth: int) -> Any:
-    if isinstance(value, str):
-        return shortened(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, bool | float):
-        return value
-    if isinstance(value, int):
-        return value if abs(value) < 2**63 else str(value)
-    if depth >= MAX_DEPTH:
-        return "[cut: nested too deep]"
-    if isinstance(value, dict):
-        items = list(value.items())
-        clean = {shortened(str(key), 200): _member(key, item, depth) for key, item in items[:MAX_ITEMS]}
-        if len(items) > MAX_ITEMS:
-            clean["[cut]"] = f"{len(items) - MAX_ITEMS} more keys"
-        return clean
-    if isinstance(value, list | tuple):
-        rest = [f"[cut: {len(value) - MAX_ITEMS} more items]"] if len(value) > MAX_ITEMS else []
-        return [_clean(item, depth + 1) for item in value[:MAX_ITEMS]] + rest
-    return shortened(str(value))
+class _Cleaner:
+    """Cleans one field. Looking for secrets takes time: it ends soon after the field is too long to be kept whole."""
 
+    def __init__(self) -> None:
+        self._left = 2 * MAX_FIELD
 
-def _member(key: Any, item: Any, depth: int) -> Any:
-    if isinstance(item, str) and item and isinstance(key, str) and _SECRET_KEY.match(key[:200]):
-        return MASK
-    return _clean(item, depth + 1)
+    def clean(self, value: Any, depth: int) -> Any:
+        if self._left <= 0:
+            return "[cut]"
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, float) and not math.isfinite(value):
+            return str(value)
+        if value is None or isinstance(value, bool | float):
+            return value
+        if isinstance(value, int):
+            return value if abs(value) < 2**63 else str(value)
+        if depth >= MAX_DEPTH:
+            return "[cut: nested too deep]"
+        if isinstance(value, dict):
+            items = list(value.items())
+            clean = {shortened(str(key), 200): self._member(key, item, depth) for key, item in items[:MAX_ITEMS]}
+            if len(items) > MAX_ITEMS:
+                clean["[cut]"] = f"{len(items) - MAX_ITEMS} more keys"
+            return clean
+        if isinstance(value, list | tuple):
+            rest = [f"[cut: {len(value) - MAX_ITEMS} more items]"] if len(value) > MAX_ITEMS else []
+            return [self.clean(item, depth + 1) for item in value[:MAX_ITEMS]] + rest
+        return self._text(str(value))
+
+    def _text(self, text: str) -> str:
+        self._left -= min(len(text), MAX_TEXT) + 8
+        return shortened(text)
+
+    def _member(self, key: Any, item: Any, depth: int) -> Any:
+        if isinstance(item, str) and item and isinstance(key, str) and _SECRET_KEY.match(key[:200]):
+            return MASK
+        self._left -= 8
+        return self.clean(item, depth + 1)

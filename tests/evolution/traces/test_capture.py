@@ -104,12 +104,21 @@ def test_garbage_is_ignored_in_silence(data: bytes, script: Path, tmp_path: Path
     assert files_under(tmp_path) == set()
 
 
-def test_five_megabytes_are_cut(tmp_path: Path) -> None:
-    done = hook(POST_TOOL, json.dumps({**CALL, "tool_response": {"content": "x " * 2_500_000}}).encode(), tmp_path)
+@pytest.mark.parametrize(
+    "response",
+    [
+        {"content": "x " * 2_500_000},
+        [["token tok-=: sk-" * 80] * 64] * 64,
+        {f"k{n}": "://a:" * 16_000 for n in range(64)},
+    ],
+    ids=["text", "lists", "keys"],
+)
+def test_five_megabytes_are_cut(response: Any, tmp_path: Path) -> None:
+    done = hook(POST_TOOL, json.dumps({**CALL, "tool_response": response}).encode(), tmp_path)
     assert (done.returncode, done.stdout) == (0, b"")
     path = tmp_path / "meta" / "raw" / "s1" / "events.jsonl"
     assert path.stat().st_size < 64 * 1024
-    assert "sha256" in lines(path)[0]["tool_response"]["content"]
+    assert "sha256" in json.dumps(lines(path)[0]["tool_response"])
 
 
 def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:

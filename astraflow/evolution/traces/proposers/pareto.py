@@ -39,7 +39,9 @@ class ParetoProposer:
 
     def propose(self, context: Context) -> list[Suggestion]:
         if context.try_out is None or not context.cases:
-            raise ConfigError("the proposer 'pareto' needs training cases to try candidates on: give --tasks")
+            raise ConfigError(
+                "the proposer 'pareto' needs training cases to try candidates on: use `traj loop` with a task file"
+            )
         findings = context.own_findings()
         if not findings:
             return []
