@@ -12,7 +12,7 @@ import torch
 
 from astraflow.core.data import Manifest
 from astraflow.core.protocol import SenderClient
-from astraflow.core.protocol.messages import RegisterReceiverRequest, TransferRequest
+from astraflow.core.protocol.messages import RegisterReceiverRequest, TransferReply, TransferRequest
 from astraflow.core.weight_manager import WeightManager, receiver
 from astraflow.core.weight_manager.handover import digest_of
 from astraflow.core.weight_manager.payload import Payload
@@ -216,6 +216,7 @@ def test_a_bit_flipped_in_flight_is_found_and_the_full_version_comes(
 
     flips: list[int] = []
     monkeypatch.setattr(receiver, "open_fetch", Flipping)
+    monkeypatch.setattr(receiver, "INLINE_MAX", 0)  # over streams, however short
 
     async def body(trainer: Trainer, one: Receiver) -> None:
         engine = trainer.engine()
@@ -227,6 +228,24 @@ def test_a_bit_flipped_in_flight_is_found_and_the_full_version_comes(
         assert (await sync(one, trainer, trainer.step(), engine)).mode == "delta"
 
     run(transport, tmp_path, body)
+
+
+def test_a_delta_in_a_reply_is_checked_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = SenderClient.request_transfer
+
+    async def flipped(self: SenderClient, request: TransferRequest, timeout: float = 60.0) -> TransferReply:
+        reply = await original(self, request, timeout)
+        return msgspec.structs.replace(reply, data=reply.data[:-1] + bytes([reply.data[-1] ^ 1]) if reply.data else b"")
+
+    async def body(trainer: Trainer, one: Receiver) -> None:
+        engine = trainer.engine()
+        await sync(one, trainer, trainer.step(), engine)
+        assert (await sync(one, trainer, trainer.step(), engine)).mode == "delta"
+        monkeypatch.setattr(SenderClient, "request_transfer", flipped)
+        assert (await sync(one, trainer, trainer.step(), engine)).mode == "full"
+        assert one.policy.full_because["broken"] == 1
+
+    run("tcp", tmp_path, body)
 
 
 def test_the_sender_lends_a_delta_only_on_its_base(transport: str, tmp_path: Path) -> None:

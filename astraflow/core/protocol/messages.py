@@ -12,6 +12,8 @@ import msgspec
 from astraflow.core.data import Batch, Manifest
 from astraflow.core.data.trajectory import GroupResult, Row
 
+Blob = bytes
+"""For fields of records that have one called bytes."""
 Lane = Literal["train", "eval"]
 
 
@@ -350,6 +352,8 @@ class TransferRequest(Request, frozen=True, kw_only=True):
     have_version: int = -1
     version: int | None = None
     """The version wanted; None: the newest."""
+    inline_max: int = 0
+    """A delta of at most so many bytes may come in the reply: over a long line each round trip costs more than it."""
 
 
 class TransferReply(Reply, frozen=True, kw_only=True):
@@ -365,5 +369,7 @@ class TransferReply(Reply, frozen=True, kw_only=True):
     """xxh3-128 of the delta file; empty for a full version, whose manifest says it."""
     ticket: str = ""
     """Names the transfer on the bulk streams (tcp)."""
+    data: Blob = b""
+    """The delta itself, where it is short enough; then there is nothing to fetch."""
     fallback: str | None = None
     reason: str = ""

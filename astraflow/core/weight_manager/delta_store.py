@@ -42,6 +42,10 @@ class MarkedFile:
                 place += written
                 view = view[written:]
 
+    def read(self, length: int) -> bytes:
+        """The first `length` bytes behind the mark."""
+        return os.pread(self.fd, length, PAGE)
+
     @property
     def path(self) -> str:
         return path_of(self.fd)

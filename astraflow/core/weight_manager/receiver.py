@@ -40,7 +40,7 @@ from astraflow.core.weight_manager.digest import (
 )
 from astraflow.core.weight_manager.payload import DeltaPayload, FullPayload, Payload
 from astraflow.core.weight_manager.policy import Strategy, SyncPolicy
-from astraflow.core.weight_manager.sender_state import UNKNOWN_INSTANCE, VERSION_GONE
+from astraflow.core.weight_manager.sender_state import INLINE_MAX, UNKNOWN_INSTANCE, VERSION_GONE
 from astraflow.core.weight_manager.transports import TRANSPORTS, Grant, open_fetch
 from astraflow.errors import CallerError, DeadlineError, UnknownNameError, WeightError
 
@@ -168,8 +168,8 @@ class Receiver:
             length += reply.bytes
             if not self.policy.worth(length, wanted):
                 raise _InFullError("too_long")
-            file = bytearray(reply.bytes)
-            if not await self._transfer(endpoint, reply, memoryview(file), deadline):
+            file = memoryview(reply.data or bytearray(reply.bytes))
+            if not reply.data and not await self._transfer(endpoint, reply, file, deadline):
                 raise _InFullError(VERSION_GONE)
             began = time.perf_counter()
             have = await asyncio.to_thread(_read_delta, file, reply, have, wanted, changes)
@@ -223,7 +223,11 @@ class Receiver:
         """Ask for a version; register first where the sender does not know us, as after its restart."""
         client = self._client(endpoint)
         request = TransferRequest(
-            instance_id=f"{self._host}:{self._port}", version=version, mode=mode, have_version=have_version
+            instance_id=f"{self._host}:{self._port}",
+            version=version,
+            mode=mode,
+            have_version=have_version,
+            inline_max=INLINE_MAX if self._transport == "tcp" else 0,
         )
         if endpoint in self._registrations:
             reply = await client.request_transfer(request, timeout=CALL_TIMEOUT_S)
@@ -288,14 +292,14 @@ def _differing_in(manifest: Manifest, staging: mmap.mmap) -> list[str]:
 
 
 def _read_delta(
-    file: bytearray, reply: TransferReply, have: tuple[int, str], wanted: Manifest, changes: list[Change]
+    file: memoryview, reply: TransferReply, have: tuple[int, str], wanted: Manifest, changes: list[Change]
 ) -> tuple[int, str]:
     """Verify one delta of a chain, add its changes, and return (version, digest) of what it makes."""
     if tensor_digest(file) != reply.digest:
         raise WeightError(f"the delta to version {reply.version} arrived broken")
     if reply.version == wanted.version and wanted.delta_digest not in (None, reply.digest):
         raise WeightError(f"the delta offered for version {reply.version} is not the one that its manifest names")
-    reader = DeltaReader(memoryview(file))
+    reader = DeltaReader(file)
     reached = (reader.header.version, reader.header.digest)
     # what an earlier delta of a chain makes is known by its header only; the last one has to make the manifest's
     target = (

@@ -29,6 +29,8 @@ from astraflow.errors import CallerError, DeadlineError
 MANIFESTS_KEPT = 256
 """Manifests stay answerable for so many versions after their bytes are gone."""
 TICKETS_KEPT = 1024
+INLINE_MAX = 8 * 2**20
+"""Bytes of a delta that are sent in a reply at most: the control loop copies them while others wait."""
 
 UNKNOWN_INSTANCE = "unknown_instance"
 VERSION_GONE = "version_gone"
@@ -179,6 +181,8 @@ class SenderState:
         if self._receivers[request.instance_id] == "disk":
             return reply
         assert delta.memory is not None
+        if delta.length <= min(request.inline_max, INLINE_MAX):
+            return msgspec.structs.replace(reply, path=None, data=delta.memory.read(delta.length))
         # the question keeps the file open for its stream; dropping a delta cuts its readers off
         ticket = self._lend(Bulk(delta.memory.fd, PAGE, delta.length, lambda: self._keeps(delta)))
         return msgspec.structs.replace(reply, path=delta.memory.path, offset=PAGE, ticket=ticket)
