@@ -47,8 +47,11 @@ ACTIVITY_COLOURS: Mapping[str, str] = {
 }
 HEIGHT = 290
 ROW_HEIGHT = 34
-FIRST_WINDOW_S = 6.0
-"""Seconds of the Gantt chart that are shown at first."""
+STEPS_IN_WINDOW = 8
+"""Training steps of the Gantt chart that are shown at first."""
+MOST_MARKS = 60
+"""Values of a curve whose points are marked."""
+BUBBLES = (Kind.WAIT, Kind.IDLE)
 
 _GRID, _TEXT, _AXIS = "#eef1f5", "#475569", "#cbd5e1"
 _FORMULA = re.compile(r"\$\$|\\\(|\\\[")
@@ -115,26 +118,33 @@ def stacked_bars(stack: Stack) -> Item:
 
 
 def gantt(timeline: Timeline) -> Item:
-    """Bars of a window, above the whole run with the window to move."""
-    first = next((bar.start for bar in timeline.bars if bar.name == "train"), 0.0)
-    window = Range1d(
-        start=first, end=min(timeline.seconds, first + FIRST_WINDOW_S), bounds=(0.0, max(timeline.seconds, 1e-3))
-    )
+    """Bars of a window of a few steps, above the whole run with the window to move."""
+    end = max(timeline.seconds, 1e-3)
+    first, last = _first_window(timeline.bars, end)
+    window = Range1d(start=first, end=last, bounds=(0.0, end))
     rows = [plain(row) for row in timeline.rows]
-    source = ColumnDataSource(_columns(timeline.bars))
+    bubbles = ColumnDataSource(_columns([bar for bar in timeline.bars if bar.kind in BUBBLES]))
+    work = ColumnDataSource(_columns([bar for bar in timeline.bars if bar.kind not in BUBBLES]))
     detail = _bars(rows, window, 70 + ROW_HEIGHT * len(rows))
-    bars = _rectangles(detail, source, 0.72)
+    bars = [_rectangles(detail, bubbles, 0.72, hatched=True), _rectangles(detail, work, 0.72)]
     tooltips = [("", "@name"), ("from", "@left{0.000} s"), ("for", "@seconds{0.000} s"), ("", "@detail")]
-    detail.add_tools(HoverTool(renderers=[bars], tooltips=tooltips))
+    detail.add_tools(HoverTool(renderers=bars, tooltips=tooltips))
     detail.xaxis.axis_label = "seconds since the first span"
-    whole = _bars(rows, Range1d(start=0.0, end=max(timeline.seconds, 1e-3)), 46 + 16 * len(rows))
+    whole = _bars(rows, Range1d(start=0.0, end=end), 46 + 16 * len(rows))
     whole.toolbar_location = None
     whole.yaxis.visible = False
-    _rectangles(whole, source, 0.85)
+    for source in (bubbles, work):
+        _rectangles(whole, source, 0.85)
     overlay = BoxAnnotation(fill_color="#2563eb", fill_alpha=0.12, line_color="#2563eb", line_alpha=0.7)
     whole.add_tools(RangeTool(x_range=window, overlay=overlay))
     whole.xaxis.axis_label = "the whole run: drag the window"
     return _item(column(detail, whole, sizing_mode="stretch_width"))
+
+
+def _first_window(bars: Sequence[Bar], end: float) -> tuple[float, float]:
+    """Seconds of the first few training steps that are drawn; the whole run where nothing was trained."""
+    steps = [bar for bar in bars if bar.name == "train"][:STEPS_IN_WINDOW]
+    return (steps[0].start, min(end, steps[-1].start + steps[-1].seconds)) if steps else (0.0, end)
 
 
 def _figure(title: str, unit: str, log: bool = False) -> Any:
@@ -195,7 +205,7 @@ def _draw(plot: Any, curve: Curve, colour: str, dash: str) -> list[Any]:
         drawn.append(plot.segment("x", "low", "x", "high", source=band, color=colour, alpha=0.5, line_width=1.5))
     width = 1.5 if curve.look is Look.LIMIT else 2
     drawn.append(plot.line("x", "y", source=source, color=colour, line_width=width, line_dash=dash, name="values"))
-    if curve.look is Look.MARKED or len(curve.x) == 1:
+    if (curve.look is Look.MARKED and len(curve.x) <= MOST_MARKS) or len(curve.x) == 1:
         drawn.append(plot.scatter("x", "y", source=source, color=colour, size=6))
     return drawn
 
@@ -235,11 +245,12 @@ def _columns(bars: Sequence[Bar]) -> dict[str, list[Any]]:
         "name": [plain(bar.name) for bar in bars],
         "detail": [plain(bar.detail) for bar in bars],
         "colour": [ACTIVITY_COLOURS.get(bar.name, "#64748b") for bar in bars],
-        "pattern": ["right_diagonal_line" if bar.kind in (Kind.WAIT, Kind.IDLE) else " " for bar in bars],
     }
 
 
-def _rectangles(plot: Any, source: ColumnDataSource, height: float) -> Any:
+def _rectangles(plot: Any, source: ColumnDataSource, height: float, hatched: bool = False) -> Any:
+    """Hatching costs much time to draw: only where it can be seen."""
+    hatch = {"hatch_color": "#94a3b8", "hatch_alpha": 0.35, "hatch_scale": 8, "hatch_pattern": "right_diagonal_line"}
     return plot.hbar(
         y="row",
         left="left",
@@ -248,10 +259,7 @@ def _rectangles(plot: Any, source: ColumnDataSource, height: float) -> Any:
         source=source,
         fill_color="colour",
         line_color=None,
-        hatch_pattern="pattern",
-        hatch_color="#94a3b8",
-        hatch_alpha=0.35,
-        hatch_scale=8,
+        **(hatch if hatched else {}),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-MOST_BARS = 6000
+MOST_BARS = 4000
 """Bars that a page draws; of a longer run the newest."""
 
 
