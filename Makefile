@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 seed ?= 1
 
-.PHONY: quickstart test check fix
+.PHONY: quickstart test check docs fix
 
 $(VENV)/.run: pyproject.toml constraints-cpu.txt
 	@command -v $(PYTHON) >/dev/null || { echo "AstraFlow needs Python 3.11 or newer: make PYTHON=python3 $(MAKECMDGOALS)"; exit 1; }
@@ -28,6 +28,9 @@ check: $(VENV)/.dev  ## what CI checks besides the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mdformat --check README.md AGENTS.md docs examples
+
+docs: $(VENV)/.dev  ## the documentation, in build/docs; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 
 fix: $(VENV)/.dev  ## mend what can be mended by itself
 	$(BIN)/ruff check --fix .

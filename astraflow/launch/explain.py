@@ -22,6 +22,7 @@ from astraflow.train_worker.config import TrainerConfig
 
 BY_DEFAULT = "default"
 PACKAGE = Path(__file__).parents[1]
+DOCTOR = "astraflow.launch.doctor."
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ def readers() -> Readers:
     return Readers(PACKAGE)
 
 
+def read_by(key: Key) -> tuple[str, ...]:
+    """Modules that read a key; the doctor, which looks at most of them, is left out."""
+    return tuple(module for module in readers().of(key.owner, key.name) if not module.startswith(DOCTOR))
+
+
 def explain(name: str, files: Iterable[Path] = (), overrides: Iterable[str] = ()) -> list[Explained]:
     """Explain the keys that `name` means: a whole path, the end of one, or a section with all that is in it.
 
@@ -72,7 +78,7 @@ def explain(name: str, files: Iterable[Path] = (), overrides: Iterable[str] = ()
         found = [key for key in reference() if _means(name, key)]
         if not found:
             raise _unknown(name, [key.path for key in reference()])
-        return [Explained(key, key.path, _read_by(key)) for key in found]
+        return [Explained(key, key.path, read_by(key)) for key in found]
     config, tree = load_config_tree(files, overrides)
     paths = dict(flatten(config.values()))
     unused = config.unused
@@ -153,7 +159,7 @@ def _explained(path: str, value: Any, config: RunConfig, tree: Tree) -> Explaine
     if key is None:
         key, target = _keyword(path, config)
         return Explained(key, path, (target,), value, origin(tree, path), where)
-    return Explained(key, path, _read_by(key), value, origin(tree, path), where)
+    return Explained(key, path, read_by(key), value, origin(tree, path), where)
 
 
 def _keyword(path: str, config: RunConfig) -> tuple[Key, str]:
@@ -190,10 +196,6 @@ def _base(name: str, path: str) -> bool:
     if not name.startswith(TRAINER_BASE) or not path.startswith(TRAINER):
         return False
     return path.partition(".")[2] == name.partition(".")[2]
-
-
-def _read_by(key: Key) -> tuple[str, ...]:
-    return tuple(readers().of(key.owner, key.name))
 
 
 def _unknown(name: str, known: list[str]) -> ConfigError:
