@@ -21,6 +21,8 @@ from astraflow.errors import ConfigError, DataError, boundary, suggestion
 log = logging.getLogger(__name__)
 
 COLUMNS = {"messages": list, "answer": object, "task_id": str}
+REWARD_ARGUMENTS = ("prompt", "completions", "prompt_ids", "completion_ids")
+"""What a reward function is given besides the row; a column of such a name would collide with it."""
 
 
 def load_rows(
@@ -61,6 +63,9 @@ def check_row(row: Any, where: str) -> None:
             raise DataError(f"{where} has no column '{column}'; it has: {', '.join(map(str, row))}")
         if not isinstance(row[column], kind):
             raise DataError(f"{where}: column '{column}' is a {type(row[column]).__name__}, expected {kind.__name__}")
+    for column in REWARD_ARGUMENTS:
+        if column in row:
+            raise DataError(f"{where}: column '{column}' has the name of a reward function's argument; rename it")
     for message in row["messages"]:
         if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
             raise DataError(f"{where}: column 'messages' holds {message!r}, expected {{role, content}}")

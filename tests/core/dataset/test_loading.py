@@ -107,3 +107,9 @@ def test_rows_are_checked(row: Any, message: str) -> None:
     check_row(GOOD, "row 0")
     with pytest.raises(DataError, match=message):
         check_row(row, "row 0")
+
+
+@pytest.mark.parametrize("column", ["prompt", "completions", "prompt_ids", "completion_ids"])
+def test_a_column_that_would_collide_with_a_rewards_argument_is_refused(column: str) -> None:
+    with pytest.raises(DataError, match=f"row 3: column '{column}' has the name of a reward function's argument"):
+        check_row({**example_rows(1)[0], column: "x"}, "row 3")
