@@ -29,6 +29,9 @@ class HookTimes(msgspec.Struct, frozen=True, kw_only=True):
     median_ms: float
     p95_ms: float
     max_ms: float
+    python_median_ms: float
+    """Of an empty Python program, called in turn with the hook: what the machine and its load cost."""
+    python_p95_ms: float
 
 
 def bench_hooks(hook: Path, writers: int, calls_each: int) -> HookTimes:
@@ -39,8 +42,10 @@ def bench_hooks(hook: Path, writers: int, calls_each: int) -> HookTimes:
         environment = {**os.environ, ROOT_VARIABLE: folder}
         with ThreadPoolExecutor(writers) as pool:
             jobs = [pool.submit(_calls, hook, environment, writer, calls_each) for writer in range(writers)]
-            times = sorted(seconds * 1000 for job in jobs for seconds in job.result())
+            pairs = [pair for job in jobs for pair in job.result()]
         events = read_lines(Path(folder) / "meta" / "raw" / "bench" / "events.jsonl", Event)
+    times = sorted(hook_ms for hook_ms, _ in pairs)
+    empty = sorted(empty_ms for _, empty_ms in pairs)
     return HookTimes(
         writers=writers,
         calls=len(times),
@@ -49,10 +54,13 @@ def bench_hooks(hook: Path, writers: int, calls_each: int) -> HookTimes:
         median_ms=_percentile(times, 0.5),
         p95_ms=_percentile(times, 0.95),
         max_ms=round(times[-1], 1),
+        python_median_ms=_percentile(empty, 0.5),
+        python_p95_ms=_percentile(empty, 0.95),
     )
 
 
-def _calls(hook: Path, environment: dict[str, str], writer: int, count: int) -> list[float]:
+def _calls(hook: Path, environment: dict[str, str], writer: int, count: int) -> list[tuple[float, float]]:
+    """Milliseconds of each hook call, and of an empty program right after it."""
     times = []
     for number in range(count):
         payload = {
@@ -64,10 +72,15 @@ def _calls(hook: Path, environment: dict[str, str], writer: int, count: int) -> 
             "tool_use_id": f"call-{writer}-{number}",
             "duration_ms": 5,
         }
-        start = time.perf_counter()
-        subprocess.run([sys.executable, hook], input=json.dumps(payload).encode(), env=environment, check=True)
-        times.append(time.perf_counter() - start)
+        hook_ms = _timed([sys.executable, str(hook)], environment, json.dumps(payload).encode())
+        times.append((hook_ms, _timed([sys.executable, "-c", ""], environment, b"")))
     return times
+
+
+def _timed(command: list[str], environment: dict[str, str], data: bytes) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, input=data, env=environment, check=True)
+    return (time.perf_counter() - start) * 1000
 
 
 def _percentile(ordered: list[float], share: float) -> float:
