@@ -29,7 +29,9 @@ class _StrictLoader(yaml.SafeLoader):
             if key_node.tag == MERGE_TAG:
                 continue
             key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable) and key in seen:
+            if not isinstance(key, Hashable):
+                continue  # refused below, by the loader itself
+            if key in seen:
                 raise yaml.MarkedYAMLError(problem=f"key '{key}' is given twice", problem_mark=key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
@@ -62,7 +64,8 @@ def parse_mapping(text: str, file: Path, first_line: int = 1) -> dict[str, Any]:
     try:
         # a SafeLoader subclass: it makes plain values only
         value = yaml.load(text, Loader=_StrictLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: a date such as 2026-13-01; RecursionError: thousands of nested brackets
         mark = getattr(error, "problem_mark", None)
         line = mark.line + first_line if mark else None
         message = f"not valid YAML: {getattr(error, 'problem', None) or error}"

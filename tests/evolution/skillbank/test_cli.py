@@ -2,8 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from astraflow.evolution.skillbank.cli import main
 
@@ -161,6 +164,46 @@ def test_the_life_of_packages_and_that_a_dry_run_of_each_changes_nothing(make_ba
     assert run(files, capsys, "--validate")[0] == 1
     code, listed = as_json(files, capsys, "--list-packages")
     assert (code, listed["registry"]["vertical"]["math"]["current"]) == (0, "vertical:math:v")
+
+
+OPTIONS = {
+    "--package": ["stable", "experimental", "vertical", "task-package", "lineage-archive"],
+    "--name": ["s", "new", "../x", ""],
+    "--domain": ["math", "code", "a/b"],
+    "--from-package": ["stable:s", "experimental:math:e", "task:t", "nonsense"],
+    "--run-id": ["r1", "none", ".."],
+    "--run-dir": ["/nowhere"],
+    "--round": ["1", "1,x", ""],
+    "--round-range": ["1-3", "3-1"],
+}
+CHOSEN = st.fixed_dictionaries({}, optional={option: st.sampled_from(values) for option, values in OPTIONS.items()})
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory, bank_at) -> Any:
+    """A bank with a package of each kind, a run and a round."""
+    files = bank_at(tmp_path_factory.mktemp("standing")).skill("one")
+    finished_run(files.repository / "rllm_train/output/runs/r1")
+    status = files.repository / "traj_opt/output/rounds/round_1/status.json"
+    status.parent.mkdir(parents=True)
+    status.write_text('{"round": 1}')
+    for operation in (("--all",), ("--package", "stable", "--name", "s"), EXPERIMENTAL, TASK, LINEAGE, VERTICAL):
+        assert main([*operation, "--bank", str(files.root)]) == 0
+    return files
+
+
+@given(chosen=CHOSEN, review=st.booleans())
+def test_no_package_operation_changes_anything_under_dry_run(
+    chosen: dict[str, str], review: bool, standing, snapshot_of_tree
+) -> None:
+    before = snapshot_of_tree(standing.repository)
+    arguments = [text for option in chosen.items() for text in option]
+    try:
+        code: object = main([*arguments, "--dry-run", *["--review"] * review, "--bank", str(standing.root)])
+    except SystemExit as stopped:
+        code = stopped.code
+    assert code in (0, 1, 2)
+    assert snapshot_of_tree(standing.repository) == before
 
 
 def test_a_review_prints_json_only_and_a_closed_gate_refuses(make_bank, capsys, snapshot_of_tree) -> None:

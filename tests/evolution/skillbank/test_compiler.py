@@ -14,6 +14,7 @@ from astraflow.evolution.skillbank import Code, Problem, SkillBankError, compile
 from astraflow.evolution.skillbank.compiler import in_order
 from astraflow.evolution.skillbank.patch import Action, Patch, PatchStatus
 
+BASE_THAT_IS_RIGHT = "---\nname: one\ndescription: d\n---\n<!-- section:intro -->\nx\n<!-- /section:intro -->\n"
 HEAD = "---\nname: one\ndescription: What one does and when to use it.\n---\n\n# one\n\n"
 
 
@@ -280,3 +281,47 @@ def test_the_text_depends_on_no_hash_seed_and_no_directory_order(make_bank, tmp_
         texts.add(json.loads(done.stdout))
     assert len(texts) == 1
     assert all(f"Text of {name}." in texts.copy().pop() for name in names)
+
+
+FRONT = (
+    "---\n",
+    "id: p\n",
+    "target_section: intro\n",
+    "action: append\n",
+    "status: [1]\n",
+    "depends_on: [p, 'two:q']\n",
+)
+BODY = ("<!-- section:intro -->\n", "<!-- /section:intro -->\n", "<!-- section", "```\n", "`", "text\n")
+MANIFEST = ("active: [p]\n", "base: base.md\n", "profiles: {x: {active: p}}\n", "name: one\n", "description: d\n")
+ODD = (
+    "depends_on: [p, 'two:q']\n",
+    "{",
+    "? [a]\n",
+    "d: 2026-13-01\n",
+    "\t",
+    "\x00",
+    "é",
+    "- a\n",
+    "&a *a\n",
+    "\n",
+    "[" * 2000,
+)
+SNIPPETS = st.sampled_from([*FRONT, *BODY, *MANIFEST, *ODD])
+
+
+@given(base=st.lists(SNIPPETS), patch=st.lists(SNIPPETS), manifest=st.lists(SNIPPETS, max_size=4))
+def test_whatever_the_sources_hold_a_compile_ends_in_a_skill_or_in_problems(
+    base: list[str], patch: list[str], manifest: list[str], tmp_path_factory: pytest.TempPathFactory, bank_at
+) -> None:
+    files = bank_at(tmp_path_factory.mktemp("any")).skill("one")
+    folder = files.root / "rllm" / "one"
+    (folder / "base.md").write_text("".join(base) or BASE_THAT_IS_RIGHT, "utf-8")
+    (folder / "patches" / "p.md").write_text("".join(patch), "utf-8")
+    (folder / "manifest.yaml").write_text("".join(manifest) or "active: [p]\n", "utf-8")
+    problems: tuple[Problem, ...] = ()
+    text = ""
+    try:
+        text = compile_skill(files.load(), "one").text
+    except SkillBankError as error:
+        problems = error.problems
+    assert bool(text) != bool(problems)

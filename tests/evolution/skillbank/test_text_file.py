@@ -43,6 +43,9 @@ def test_front_matter_that_is_not_closed_is_refused_with_its_line() -> None:
         ("a: 1\nb: 2\na: 3\n", r"patch\.md:3: .*'a' is given twice"),
         ("a: [1\n", r"patch\.md:\d+: not valid YAML"),
         ("- a\n", "must be a mapping"),
+        ("? [a]\n: b\n", "not valid YAML"),
+        ("a: 2026-13-01\n", "not valid YAML: month must be in"),
+        (f"a: {'[' * 5000}\n", "not valid YAML"),
         ("1: a\n", "must be a mapping with text keys"),
     ],
 )

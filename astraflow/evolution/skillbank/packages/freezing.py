@@ -97,15 +97,20 @@ def files_below(folder: Path, prefix: str = "") -> dict[str, Path]:
     Links are refused: what they lead to would be frozen from outside the folder, or not at all.
     """
     found = {}
+    refuse_link(folder)
     for base, folders, names in os.walk(folder):
         for name in (*folders, *names):
-            if Path(base, name).is_symlink():
-                message = "a link cannot be frozen; replace it with the file"
-                raise SkillBankError(Problem(Code.OUTSIDE_ROOT, message, file=Path(base, name)))
+            refuse_link(Path(base, name))
         for name in names:
             file = Path(base, name)
             found[prefix + file.relative_to(folder).as_posix()] = file
     return dict(sorted(found.items()))
+
+
+def refuse_link(path: Path) -> None:
+    """SkillBankError if a path is a link."""
+    if path.is_symlink():
+        raise SkillBankError(Problem(Code.OUTSIDE_ROOT, "a link cannot be frozen; replace it with the file", file=path))
 
 
 def verify_package(bank: Bank, package_id: PackageId) -> Iterator[Problem]:

@@ -139,7 +139,7 @@ def _sessions_recorded_in(traces: Path, number: int) -> Iterator[str]:
 def _round_of(line: bytes) -> object:
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return event.get("round") if isinstance(event, dict) else None
 

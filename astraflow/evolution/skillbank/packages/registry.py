@@ -147,6 +147,8 @@ def read_json(file: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         problem = Problem(Code.MALFORMED_FILE, f"not valid JSON: {error.msg}", file=file, line=error.lineno)
         raise SkillBankError(problem) from None
+    except RecursionError:
+        raise _malformed("not valid JSON: nested too deeply", file) from None
     if not isinstance(value, dict):
         raise _malformed("must be a JSON object", file)
     return value

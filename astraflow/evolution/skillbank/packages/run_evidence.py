@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astraflow.evolution.skillbank.packages.freezing import files_below, sha256
+from astraflow.evolution.skillbank.packages.freezing import files_below, refuse_link, sha256
 from astraflow.evolution.skillbank.packages.registry import read_json
 from astraflow.evolution.skillbank.problem import Code, Problem, SkillBankError
 
@@ -54,12 +54,13 @@ def read_run(folder: Path) -> RunEvidence:
     for names in PARTS.values():
         for name in names:
             path = folder / name
+            refuse_link(path)
             if path.is_dir():
                 files |= files_below(path, f"run/{name}/")
             elif path.is_file():
                 files[f"run/{name}"] = path
     config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-    weights = {name: sha256(file) for name, file in files_below(folder / WEIGHTS).items()}
+    weights = {name: sha256(file) for name, file in files_below((folder / WEIGHTS).resolve()).items()}
     return RunEvidence(folder, files, config, weights, tuple(_shortcomings(folder, files)))
 
 

@@ -56,6 +56,7 @@ def test_what_is_written_reads_back(workshop) -> None:
     [
         ("[]", "must be a JSON object"),
         ('{\n"stable": }', r"registry\.json:2: not valid JSON"),
+        (f'{{"stable": {"[" * 100_000}', "nested too deeply"),
         ('{"stable": {"packages": [{"id": "stable:1"}]}}', "a package needs id, status and path"),
         ('{"stable": {"current": "stable:1"}}', "current package 'stable:1' is not listed"),
         ('{"task_packages": [{"id": "stable:1", "status": "s", "path": "p"}]}', "in the wrong place"),

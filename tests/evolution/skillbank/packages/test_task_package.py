@@ -111,8 +111,16 @@ def test_a_run_that_is_not_there(workshop, tmp_path) -> None:
         draft(workshop, tmp_path / "none")
 
 
-def test_a_link_in_a_run_is_refused(workshop) -> None:
+@pytest.mark.parametrize("place", ["trajectories/all.jsonl", "metrics.jsonl", "logs"])
+def test_a_link_in_a_run_is_refused(workshop, place: str) -> None:
     run = workshop.run()
-    (run / "trajectories" / "all.jsonl").symlink_to("/etc/passwd")
+    (run / place).symlink_to("/etc")
     with pytest.raises(SkillBankError, match="a link cannot be frozen"):
         draft(workshop, run)
+
+
+def test_linked_weights_are_named_by_what_they_are(workshop, tmp_path) -> None:
+    run = workshop.run()
+    (run / "final_model").rename(tmp_path / "checkpoint")
+    (run / "final_model").symlink_to(tmp_path / "checkpoint")
+    assert list(draft(workshop, run).details["weights"]) == ["model.safetensors"]
