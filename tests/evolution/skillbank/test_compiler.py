@@ -306,7 +306,7 @@ ODD = (
     "\n",
     "[" * 2000,
 )
-SNIPPETS = st.sampled_from([*FRONT, *BODY, *MANIFEST, *ODD])
+SNIPPETS = st.sampled_from([*FRONT, *BODY, *MANIFEST, *ODD, "\n", "[" * 2000])
 
 
 @given(base=st.lists(SNIPPETS), patch=st.lists(SNIPPETS), manifest=st.lists(SNIPPETS, max_size=4))
