@@ -21,9 +21,10 @@ from functools import partial
 
 import msgspec
 
-from astraflow.errors import AstraFlowError, ConfigError, DataError
-from astraflow.evolution.skillbank import Patch, PatchStatus
+from astraflow.errors import ConfigError, DataError, WireError
+from astraflow.evolution.skillbank import Patch, PatchStatus, SkillBankError
 from astraflow.evolution.traces.analyzer import analyse
+from astraflow.evolution.traces.files import write_whole
 from astraflow.evolution.traces.findings import Report
 from astraflow.evolution.traces.optimizer import Optimizer, RefusedError, Score, Threshold
 from astraflow.evolution.traces.payload import layer_of
@@ -77,7 +78,7 @@ class PatchResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What an optimizer did in a round."""
+    """What an optimizer did in a round: rounds/round_<n>/result.json."""
 
     round: int
     sessions: int
@@ -207,12 +208,12 @@ class Loop:
             except OSError as error:
                 return f"{command[0]}: {error.strerror}"
             return None if done.returncode == 0 else f"exit code {done.returncode}"
-        text = self._shelf.write(settings.skill).read_text("utf-8")
         try:
+            text = self._shelf.write(settings.skill).read_text("utf-8")
             scores = run_recorded(
                 self._agent, self._store, settings.skill, text, self._tasks.train, number, settings.seed + number
             )
-        except AstraFlowError as error:
+        except (ConfigError, DataError, WireError) as error:
             return str(error)
         self._say(f"round {number}: training score {sum(scores.values()) / len(scores):.3f} on {len(scores)} cases")
         return None
@@ -224,9 +225,10 @@ class Loop:
             return
         with self.rounds.beating(number, "optimizer"):
             result = self.optimise(number)
-            self.rounds.set_status(
-                number, RoundStatus.OPTIMIZATION_COMPLETE, detail=msgspec.json.encode(result).decode()
-            )
+            data = msgspec.json.format(msgspec.json.encode(result)) + b"\n"
+            write_whole(self.rounds.path(number) / "result.json", data)
+            detail = f"held-out score {result.held_out_score:.3f}"
+            self.rounds.set_status(number, RoundStatus.OPTIMIZATION_COMPLETE, detail=detail)
 
     def _report(self, number: int) -> Report:
         """Segment every session anew and analyse the skill's traces so far."""
@@ -234,17 +236,20 @@ class Loop:
             segment_session(self._store, session)
         self._store.rebuild_index()
         skill = self._settings.skill
-        layer = layer_of(skill)
-        report = analyse(self._store, layer, f"{skill}_round_{number}", round_number=number, skill=skill)
-        self._store.write_report(layer, report.name, render(report), report)
+        report = analyse(self._store, layer_of(skill), f"{skill}_round_{number}", round_number=number, skill=skill)
+        return self._written(report)
+
+    def _written(self, report: Report) -> Report:
+        self._store.write_report(report.layer, report.name, render(report), report)
         return report
 
     def _propose(self, report: Report) -> list[Patch]:
         """Patches to be judged: those that the proposers suggest and that were not judged before."""
+        skill = self._settings.skill
         context = Context(
-            view=self._shelf.view(self._settings.skill),
+            view=self._shelf.view(skill),
             findings=report.findings,
-            traces=self._store.traces(report.layer),
+            traces=[trace for trace in self._store.traces(report.layer) if trace.skill == skill],
             ask=self._ask,
             try_out=None if self._own_score else self._try_out,
             cases=len(self._tasks.train),
@@ -252,8 +257,7 @@ class Loop:
             folder=self._store.root,
         )
         suggestions = [s for name in self._settings.proposers for s in PROPOSERS.resolve(name)().propose(context)]
-        layer, text = report.layer, render(msgspec.structs.replace(report, suggestions=suggestions))
-        self._store.write_report(layer, report.name, text, msgspec.structs.replace(report, suggestions=suggestions))
+        self._written(msgspec.structs.replace(report, suggestions=suggestions))
         patches: dict[str, Patch] = {}
         for suggestion in suggestions:
             try:
@@ -277,7 +281,11 @@ class Loop:
 
     def _judge(self, patch: Patch, number: int) -> PatchResult:
         skill = self._settings.skill
-        measured = self._optimizer.evaluate(skill, patch.id, self._score).comparison
+        try:
+            measured = self._optimizer.evaluate(skill, patch.id, self._score).comparison
+        except SkillBankError as error:  # it does not go together with a patch that was accepted before it
+            self._optimizer.reject(skill, patch.id, str(error))
+            return PatchResult(patch_id=patch.id, status=PatchStatus.REJECTED, effect=None, p_value=None)
         status = self._optimizer.decide(skill, patch.id, self._settings.threshold, number)
         return PatchResult(patch_id=patch.id, status=status, effect=measured.effect, p_value=measured.p_value)
 

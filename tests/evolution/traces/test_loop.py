@@ -37,7 +37,17 @@ class HarmfulProposer:
         return [suggest(context.view, context.own_findings(), "pitfalls", "prepend", "discard", line, "harmful")]
 
 
+class TwiceProposer:
+    """Suggests two rewrites of one section, which cannot both be part of the skill."""
+
+    def propose(self, context: Context) -> list[Suggestion]:
+        line = f'- When `lookup` fails with "unknown account …": {NORMALISE}.'
+        found = (context.own_findings(), "pitfalls", "replace")
+        return [suggest(context.view, *found, f"rewrite {n}", f"{line}\n\nVersion {n}.", "twice") for n in (1, 2)]
+
+
 PROPOSERS.register("test-harmful")(HarmfulProposer)
+PROPOSERS.register("test-twice")(TwiceProposer)
 
 
 @pytest.fixture
@@ -53,7 +63,7 @@ def detail(loop: Loop, number: int) -> dict[str, Any]:
     status = loop.rounds.status(number)
     assert status is not None
     assert status.status is RoundStatus.OPTIMIZATION_COMPLETE
-    return json.loads(status.detail)
+    return json.loads((loop.rounds.path(number) / "result.json").read_bytes())
 
 
 def test_two_rounds_learn_two_things_each_measured_and_used(make: Callable[..., Loop], optimizer: Optimizer) -> None:
@@ -91,6 +101,20 @@ def test_a_harmful_patch_is_rejected_and_the_skill_stays(make: Callable[..., Loo
     assert patch["effect"] < 0
     assert optimizer.shelf.output(SKILL).read_bytes() == before
     assert optimizer.shelf.view(SKILL).text.encode() == before
+
+
+def test_a_patch_that_does_not_go_with_an_accepted_one_is_rejected(make: Callable[..., Loop]) -> None:
+    loop = make(rounds=1, proposers=["test-twice"], patches_a_round=2)
+    assert loop.both() is WaitResult.COMPLETE
+    assert [patch["status"] for patch in detail(loop, 1)["patches"]] == ["accepted", "rejected"]
+
+
+def test_a_skill_that_cannot_be_compiled_is_a_failed_training(make: Callable[..., Loop], shelf: SkillShelf) -> None:
+    file = shelf.output(SKILL)
+    file.write_text(file.read_text("utf-8") + "\nMine.\n", "utf-8")
+    loop = make(rounds=1)
+    assert loop.both() is WaitResult.FAILED
+    assert "edited by hand" in loop.rounds.status(1).detail  # type: ignore[union-attr]
 
 
 def test_held_out_cases_leave_no_trace(make: Callable[..., Loop], store: TraceStore, tasks: Tasks) -> None:
@@ -216,7 +240,7 @@ def test_two_processes_play_two_rounds_though_each_is_killed_once(
         status = rounds.status(number)
         assert status is not None
         assert status.status is RoundStatus.OPTIMIZATION_COMPLETE
-        scores.append(json.loads(status.detail)["held_out_score"])
+        scores.append(json.loads((rounds.path(number) / "result.json").read_bytes())["held_out_score"])
     assert scores[0] < scores[1] == 1.0  # one patch a round, the kill notwithstanding
     ended = [one for one in store.sessions() if store.events(one)[-1].type == "session_end"]
     assert len(ended) == 2 * len(tasks.train)  # nothing is lost and nothing is done twice
