@@ -106,6 +106,7 @@ def test_what_is_committed_is_what_the_sources_say(name: str) -> None:
     assert "Use " in front["description"], "a description says when the skill is to be used"
 
 
+@pytest.mark.system
 def test_a_bare_python_runs_every_command_and_a_dry_run_leaves_the_clone_as_it_was(
     clone: Path, bare_python: dict[str, str], snapshot_of_tree: Any
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_bare_python_runs_every_command_and_a_dry_run_leaves_the_clone_as_it_w
     assert (clone / "skill-bank/compiled/v002").exists() is False
 
 
+@pytest.mark.system
 def test_every_command_of_the_page_runs_in_order(clone: Path, bare_python: dict[str, str]) -> None:
     script = "\n".join(BLOCK.findall(PAGE.read_text("utf-8")))
     done = shell(script, clone, bare_python)
