@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -58,7 +59,12 @@ def main(argv: Sequence[str] | None = None, bank: Path | None = None) -> int:
         answer = _failed(command, error.problems)
     except OSError as error:
         answer = _failed(command, (of_system(error),))
-    _say(answer, options.json)
+    try:
+        _say(answer, options.json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # the reader has seen enough (`| head`); the interpreter's own flush at exit must not fail either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1 if answer.errors else 0
 
 
