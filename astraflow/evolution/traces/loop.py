@@ -147,7 +147,7 @@ class Loop:
     def optimise(self, number: int) -> RoundResult:
         """Do the optimizer's work of a round; repeating it leads to the same patches."""
         skill = self._settings.skill
-        for patch_id in self._optimizer.finish_interrupted(skill):
+        for patch_id in self._optimizer.finish_interrupted(skill, number):
             self._say(f"round {number}: the acceptance of {patch_id} was interrupted and is finished")
         rolled_back = self._optimizer.roll_back_regression(skill, self._score, self._settings.threshold)
         report = self._report(number)

@@ -121,7 +121,13 @@ class Optimizer:
         return measurement
 
     def decide(self, skill: str, patch_id: str, threshold: Threshold, round_number: int | None = None) -> PatchStatus:
-        """Accept an evaluated patch that has the effect, reject one that has not."""
+        """Accept an evaluated patch that has the effect, reject one that has not.
+
+        RefusedError: there is no measurement of the skill and the patch as they are.
+        """
+        self._may_become(skill, patch_id, PatchStatus.REJECTED)
+        if gap := self._unmeasured(skill, patch_id):
+            raise RefusedError(f"patch '{patch_id}' of '{skill}': {gap}; evaluate it")
         if objection := self.objection(skill, patch_id, threshold):
             self.reject(skill, patch_id, objection)
             return PatchStatus.REJECTED
@@ -131,13 +137,9 @@ class Optimizer:
     def objection(self, skill: str, patch_id: str, threshold: Threshold) -> str | None:
         """Why a patch may not be accepted, or None."""
         measured = self.record(skill, patch_id).measurement
-        if measured is None:
-            return "it was never evaluated on held-out cases"
-        patch = self.shelf.patch(skill, patch_id)
-        if measured.skill_digest != self.shelf.view(skill).digest:
-            return "the skill has changed since it was evaluated"
-        if measured.patched_digest != self.shelf.view(skill, patch).digest:
-            return "the patch has changed since it was evaluated"
+        gap = self._unmeasured(skill, patch_id)
+        if measured is None or gap:
+            return gap
         effect, p_value = measured.comparison.effect, measured.comparison.p_value
         if effect < threshold.min_effect:
             return f"effect {effect:+.3f} is below {threshold.min_effect}"
@@ -180,13 +182,13 @@ class Optimizer:
         steps = [(record.patch_id, step) for record in records for step in record.history]
         return [name for name, step in steps if step.status == PatchStatus.ACCEPTED and step.round == round_number]
 
-    def finish_interrupted(self, skill: str) -> list[str]:
+    def finish_interrupted(self, skill: str, round_number: int | None = None) -> list[str]:
         """Carry out acceptances that a killed process began; returns the patches."""
         begun = []
         for patch in self.shelf.patches(skill):
             history = self.record(skill, patch.id).history
             if patch.status is PatchStatus.ACCEPTED and history and history[-1].status != PatchStatus.ACCEPTED:
-                self._finish(skill, patch.id)
+                self._finish(skill, patch.id, round_number)
                 begun.append(patch.id)
         return begun
 
@@ -201,8 +203,13 @@ class Optimizer:
         if self.shelf.patch(skill, patch_id).status is not PatchStatus.ACCEPTED:
             raise RefusedError(f"patch '{patch_id}' of '{skill}' is not accepted: there is nothing to roll back")
         self.shelf.deactivate(skill, patch_id, PatchStatus.ARCHIVED)
+        try:
+            written = self.shelf.write(skill)
+        except SkillBankError:  # another patch depends on it, or the file was edited by hand
+            self.shelf.activate(skill, patch_id)
+            raise
         self._note(skill, patch_id, PatchStatus.ARCHIVED, f"rolled back: {reason}")
-        return self.shelf.write(skill)
+        return written
 
     def archive(self, skill: str, patch_id: str, reason: str) -> None:
         """Put a rejected patch away."""
@@ -230,12 +237,24 @@ class Optimizer:
         self.roll_back(skill, latest.patch_id, f"scores fell by {drop:.3f} after its acceptance")
         return latest.patch_id
 
-    def _finish(self, skill: str, patch_id: str) -> Path:
+    def _unmeasured(self, skill: str, patch_id: str) -> str | None:
+        """Why the patch's measurement does not count, or None."""
+        measured = self.record(skill, patch_id).measurement
+        if measured is None:
+            return "it was never evaluated on held-out cases"
+        if measured.skill_digest != self.shelf.view(skill).digest:
+            return "the skill has changed since it was evaluated"
+        if measured.patched_digest != self.shelf.view(skill, self.shelf.patch(skill, patch_id)).digest:
+            return "the patch has changed since it was evaluated"
+        return None
+
+    def _finish(self, skill: str, patch_id: str, round_number: int | None = None) -> Path:
         self.shelf.activate(skill, patch_id)
         written = self.shelf.write(skill)
         history = self.record(skill, patch_id).history
         if not history or history[-1].status != PatchStatus.ACCEPTED:
-            self._note(skill, patch_id, PatchStatus.ACCEPTED, "an interrupted acceptance was finished")
+            reason = "an interrupted acceptance was finished"
+            self._note(skill, patch_id, PatchStatus.ACCEPTED, reason, round_number=round_number)
         return written
 
     def _latest_accepted(self, skill: str) -> PatchRecord | None:

@@ -138,6 +138,9 @@ def test_a_measurement_of_another_skill_text_or_patch_text_does_not_count(
     base = optimizer.shelf.root / "rllm" / SKILL / "base.md"
     base.write_text(base.read_text("utf-8").replace("Each tool", "Every tool"), "utf-8")
     assert "the skill has changed" in (optimizer.objection(SKILL, proposed.id, THRESHOLD) or "")
+    with pytest.raises(RefusedError, match="evaluate it"):
+        optimizer.decide(SKILL, proposed.id, THRESHOLD)
+    assert optimizer.shelf.patch(SKILL, proposed.id).status is PatchStatus.EVALUATED
 
 
 def test_a_hand_edited_skill_is_not_overwritten_by_an_acceptance(optimizer: Optimizer, proposed: Patch) -> None:
@@ -161,6 +164,18 @@ def test_a_rollback_brings_the_former_skill_back_byte_for_byte(optimizer: Optimi
     assert optimizer.shelf.patch(SKILL, proposed.id).status is PatchStatus.ARCHIVED
     with pytest.raises(RefusedError, match="nothing to roll back"):
         optimizer.roll_back(SKILL, proposed.id, "again")
+
+
+def test_a_patch_that_another_one_needs_cannot_be_rolled_back(optimizer: Optimizer, proposed: Patch) -> None:
+    optimizer.accept(SKILL, proposed.id, THRESHOLD, "for the test")
+    other = optimizer.propose(suggestion(content="Mind the cents.", description="cents"))
+    optimizer.shelf.set_fields(SKILL, other.id, depends_on=[proposed.id])
+    optimizer.accept(SKILL, other.id, THRESHOLD, "for the test")
+    before = output(optimizer)
+    with pytest.raises(SkillBankError, match="depends on"):
+        optimizer.roll_back(SKILL, proposed.id, "no good")
+    assert optimizer.shelf.is_active(SKILL, proposed.id)
+    assert optimizer.shelf.write(SKILL).read_bytes() == before
 
 
 def test_a_regression_rolls_the_latest_patch_back(optimizer: Optimizer, proposed: Patch) -> None:

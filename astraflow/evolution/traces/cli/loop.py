@@ -47,7 +47,9 @@ def loop_command(
     score_command: ScoreCommandOption = None,
     on_failure: Annotated[OnFailure, typer.Option(help="After a failed training.")] = OnFailure.STOP,
     retries: Annotated[int, typer.Option(min=0, help="With --on-failure retry.")] = 2,
-    min_effect: Annotated[float, typer.Option(help="Least mean gain of an accepted patch.")] = Threshold.min_effect,
+    min_effect: Annotated[
+        float, typer.Option(min=0, help="Least mean gain of an accepted patch.")
+    ] = Threshold.min_effect,
     max_p_value: Annotated[float, typer.Option(min=0, max=1, help="Most chance of luck.")] = Threshold.max_p_value,
     patches: Annotated[int, typer.Option(min=1, help="Accepted in a round at most.")] = 1,
     repeats: Annotated[int, typer.Option(min=1, help="Measurements of each held-out case.")] = 3,

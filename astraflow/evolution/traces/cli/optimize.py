@@ -38,7 +38,7 @@ optimize = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Turn s
 
 PatchArgument = Annotated[str, typer.Argument(metavar="PATCH", help="The patch's id.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept with the patch.")]
-MinEffect = Annotated[float, typer.Option(help="Least mean gain on held-out cases.")]
+MinEffect = Annotated[float, typer.Option(min=0, help="Least mean gain on held-out cases.")]
 MaxPValue = Annotated[float, typer.Option(min=0, max=1, help="Most chance that the gain is luck.")]
 _DEFAULT = Threshold()
 
