@@ -1,6 +1,8 @@
 """The command: exit codes, --json, what is printed where, options without effect; --dry-run changes nothing."""
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,16 @@ def test_the_nearest_bank_is_the_default(make_bank, capsys, monkeypatch) -> None
     files = make_bank()
     monkeypatch.chdir(files.root / "rllm")
     assert main(["one"]) == 0
+    assert files.output("one").is_file()
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(make_bank, monkeypatch) -> None:
+    files = make_bank()
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert main(["one", "--bank", str(files.root)]) == 0
     assert files.output("one").is_file()
 
 
