@@ -101,6 +101,31 @@ def bench_async(
     _command("bench_async").bench_async(inputs, seeds, json)
 
 
+@bench.command("weights")
+def bench_weights(
+    model: Annotated[
+        str, typer.Option(help="Whose optimiser steps are measured: a preset or a Hugging Face directory.")
+    ] = "tiny-3m",
+    density: Annotated[
+        str, typer.Option(help="Shares of changed elements in percent, comma-separated.")
+    ] = "0.4,1,5,20",
+    megabytes: Annotated[int, typer.Option(min=1, help="Size of the bfloat16 version that is moved.")] = 540,
+    json: Json = None,
+) -> None:
+    """Measure weight transfer against a memory copy, a plain loopback peer, full copies and a slow line."""
+    _command("bench_weights").bench_weights(model, density, megabytes, json)
+
+
+@bench.command("dataflow")
+def bench_dataflow(
+    seconds: Annotated[float, typer.Option(help="How long the throughput is measured.", min=0.1)] = 10.0,
+    durable: Annotated[bool, typer.Option(help="With the ledger on disk, or in memory.")] = True,
+    json: Json = None,
+) -> None:
+    """Measure episodes/s through Dataflow, the time of a batch, memory, and the ledger's cost of a group."""
+    _command("bench_dataflow").bench_dataflow(seconds, durable, json)
+
+
 @config.command("explain")
 def config_explain(
     key: Annotated[str, typer.Argument(metavar="KEY", help="A path, the end of one, or a section.")],

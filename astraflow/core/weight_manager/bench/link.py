@@ -13,6 +13,8 @@ import queue
 import socket
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 CHUNK = 2**18
 
@@ -42,21 +44,33 @@ class SlowLink:
         self._bucket = TokenBucket(rate)
         self._delay = round_trip_s / 2
         self._ports: dict[tuple[str, int], socket.socket] = {}
+        self._connections: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
 
     def reach(self, host: str, port: int) -> tuple[str, int]:
         """The address at which host:port is found behind the line."""
         if (host, port) not in self._ports:
             listener = socket.create_server(("127.0.0.1", 0))
             self._ports[host, port] = listener
-            threading.Thread(target=self._accept, args=(listener, host, port), daemon=True).start()
+            self._start(self._accept, listener, host, port)
         return "127.0.0.1", self._ports[host, port].getsockname()[1]
 
     def close(self) -> None:
-        for listener in self._ports.values():
-            with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
-            listener.close()
+        """Cut everything off; returns when no thread is left."""
+        while self._threads:
+            for connection in (*self._ports.values(), *self._connections):
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
+            self._threads.pop().join()
+        for connection in (*self._ports.values(), *self._connections):
+            connection.close()
         self._ports.clear()
+        self._connections.clear()
+
+    def _start(self, work: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=work, args=arguments, name="slow-link", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _accept(self, listener: socket.socket, host: str, port: int) -> None:
         while True:
@@ -64,11 +78,13 @@ class SlowLink:
                 near, _ = listener.accept()
             except OSError:
                 return  # closed
-            threading.Thread(target=self._connect, args=(near, host, port), daemon=True).start()
+            self._connections.append(near)
+            self._start(self._connect, near, host, port)
 
     def _connect(self, near: socket.socket, host: str, port: int) -> None:
         time.sleep(2 * self._delay)  # the handshake crosses the line once each way
         far = socket.create_connection((host, port))
+        self._connections.append(far)
         for connection in (near, far):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._pipe(near, far, None)
@@ -77,8 +93,8 @@ class SlowLink:
     def _pipe(self, source: socket.socket, target: socket.socket, bucket: TokenBucket | None) -> None:
         # bounded by what is on the way: rate × delay, and no more than a socket's buffers hold beyond
         waiting: queue.Queue[tuple[float, bytes]] = queue.Queue(maxsize=64)
-        threading.Thread(target=self._read, args=(source, waiting, bucket), daemon=True).start()
-        threading.Thread(target=_write, args=(target, waiting), daemon=True).start()
+        self._start(self._read, source, waiting, bucket)
+        self._start(_write, target, waiting)
 
     def _read(
         self, source: socket.socket, waiting: queue.Queue[tuple[float, bytes]], bucket: TokenBucket | None
@@ -99,9 +115,11 @@ def _write(target: socket.socket, waiting: queue.Queue[tuple[float, bytes]]) -> 
         due, data = waiting.get()
         time.sleep(max(0.0, due - time.monotonic()))
         try:
-            if not data:
+            if data:
+                target.sendall(data)
+            else:
                 target.shutdown(socket.SHUT_WR)
-                return
-            target.sendall(data)
         except OSError:
-            return  # the other side is gone; the reader notices by itself
+            pass  # the other side is gone: what still comes is thrown away, until its end
+        if not data:
+            return

@@ -89,7 +89,8 @@ def change(bits: np.ndarray, density: float, seed: int) -> int:
         part = bits[start : start + 2**22]
         exponent = ((part >> 7) & 0xFF).astype(np.float32)
         probability = np.exp2(np.clip(exponent.max() - exponent, 0, 12))
-        probability *= density / probability.mean()
+        for _ in range(6):  # what would be certain is cut off and made up for elsewhere
+            probability = np.minimum(probability * (density / probability.mean()), 1.0)
         chosen = rng.random(len(part), np.float32) < probability
         part[chosen] += np.where(rng.random(int(chosen.sum())) < 0.5, 1, 0xFFFF).astype(np.uint16)
         changed += int(chosen.sum())

@@ -26,7 +26,7 @@ from astraflow.core.weight_manager.delta.planes import (
 from astraflow.core.weight_manager.digest import parts_digest
 from astraflow.errors import WeightError
 
-CHUNK = 2**18
+CHUNK = 2**19
 """Bytes compared at once: both sides and the mask stay in a core's cache."""
 DENSE = 0.5
 """Share of changed elements above which a tensor travels whole: an entry costs about as much as two elements."""
@@ -107,6 +107,7 @@ def changes(old: np.ndarray, new: np.ndarray) -> Iterator[tuple[np.ndarray, np.n
     """
     size = new.dtype.itemsize
     per_word, per_chunk = 8 // size, CHUNK // size
+    shift = per_word.bit_length() - 1
     mask = np.empty(CHUNK // 8, np.bool_)
     for start in range(0, len(new), per_chunk):
         a, b = old[start : start + per_chunk], new[start : start + per_chunk]
@@ -117,13 +118,18 @@ def changes(old: np.ndarray, new: np.ndarray) -> Iterator[tuple[np.ndarray, np.n
         words = np.flatnonzero(differ)
         fresh = b_words[words].view(new.dtype)
         inside = np.flatnonzero(a_words[words].view(new.dtype) != fresh)
-        positions = words[inside // per_word] * per_word + inside % per_word
         values = fresh[inside]
-        rest = np.flatnonzero(a[whole:] != b[whole:])
-        if rest.size:
+        # element = word × per_word + place in the word; shifts, because dividing costs more than all the rest
+        positions = words[inside >> shift]
+        positions <<= shift
+        inside &= per_word - 1
+        positions += inside
+        if whole < len(b):
+            rest = np.flatnonzero(a[whole:] != b[whole:])
             positions = np.concatenate((positions, rest + whole))
             values = np.concatenate((values, b[whole:][rest]))
-        yield positions + start, values
+        positions += start
+        yield positions, values
 
 
 class _Writer:
@@ -133,16 +139,12 @@ class _Writer:
         self._gaps = [PlaneWriter() for _ in range(GAP_PLANES)]
         self._values = [PlaneWriter() for _ in range(max(WIRE_DTYPES.values()))]
         self._full: list[bytes] = []
-        self._full_length = 0
         self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
         self._count = 0
+        self.length = 0
+        """Bytes so far, without the entries that wait for their block to fill."""
         self._next = 0
         """First position of the tensor that the next entry may have."""
-
-    @property
-    def length(self) -> int:
-        """Bytes so far."""
-        return self._full_length + sum(plane.length for plane in (*self._gaps, *self._values))
 
     def add(self, positions: np.ndarray, values: np.ndarray) -> None:
         if not len(positions):
@@ -161,7 +163,7 @@ class _Writer:
     def add_full(self, values: np.ndarray) -> None:
         data = values.tobytes()
         self._full.append(data)
-        self._full_length += len(data)
+        self.length += len(data)
 
     def end_tensor(self) -> None:
         """Positions count from 0 again."""
@@ -188,7 +190,9 @@ class _Writer:
         self._waiting, self._count = [], 0
         for planes, numbers in ((self._gaps, gaps), (self._values, rotate_left(values))):
             for plane, block in zip(planes, to_planes(numbers), strict=False):
+                before = plane.length
                 plane.write(block)
+                self.length += plane.length - before
 
 
 def _check_comparable(base: Manifest, target: Manifest) -> None:
