@@ -25,10 +25,11 @@ PHRASINGS = (
     "#### {answer}",
     "\\boxed{{{answer}}}",
     "={answer}",
+    "{answer} + 0 = {answer}",
     "The answer is {answer}.",
 )
 """Ways in which models write a final answer; the reward has to know one."""
-WRONG = "∅"
+NO_ANSWER = "∅"
 """No dataset's right answer."""
 
 
@@ -162,12 +163,19 @@ async def _grade(
     rewards: list[dict[str, list[Reward]]] = []
     try:
         for row in rows:
-            rewards.append({"gold": await graded(row, row["answer"]), "wrong": await graded(row, WRONG)})
+            wrong = [reward for answer in wrong_answers(row["answer"]) for reward in await graded(row, answer)]
+            rewards.append({"gold": await graded(row, row["answer"]), "wrong": wrong})
             if any(map(_timed_out, rewards[-1]["gold"])):
                 break
         return rewards
     finally:
         pool.close()
+
+
+def wrong_answers(answer: object) -> list[str]:
+    """Answers that are not right: none at all, and of a whole number the next one."""
+    text = str(answer)
+    return [NO_ANSWER, str(int(text) + 1)] if text.lstrip("-").isdecimal() else [NO_ANSWER]
 
 
 def _timed_out(reward: Reward) -> bool:

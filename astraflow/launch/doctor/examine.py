@@ -49,12 +49,13 @@ def examine(
 def configuration(config: RunConfig, tree: Tree, told: Sequence[Finding]) -> list[Finding]:
     """What a run would refuse at load, without what another check has told with its remedy."""
     known = {finding.key for finding in told if finding.severity is Severity.ERROR}
-    wrong = [(path, text) for path, text in complaints(config, tree) if path not in known]
+    wrong = list(complaints(config, tree))
     if not wrong:
-        return [] if known else [ok(CONFIGURATION, "every key is known and has an effect")]
+        return [ok(CONFIGURATION, "every key is known and has an effect")]
     return [
         error(CONFIGURATION, text, f"set at {tree.origin(path)}; see `astraflow config explain {path}`", path)
         for path, text in wrong
+        if path not in known
     ]
 
 

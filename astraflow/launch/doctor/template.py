@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from astraflow.core.text.chat import check_append_only
 from astraflow.errors import AstraFlowError
-from astraflow.launch.doctor.finding import Finding, error, ok, unless, warning
+from astraflow.launch.doctor.finding import Finding, error, ok, warning
 from astraflow.launch.doctor.subject import Subject
 
 CHECK = "template"
@@ -26,12 +26,12 @@ def check(subject: Subject) -> list[Finding]:
         broken = check_append_only(tokenizer)
     except AstraFlowError as failure:
         return [error(CHECK, str(failure), "give the tokenizer a chat template that renders user and assistant turns")]
-    found = [
-        warning(
-            CHECK,
-            f"{text}: an episode of several turns branches there into a new trajectory of the same sample (LAW 2)",
-            "nothing for single-turn workflows; for several turns a template that only appends keeps one trajectory",
-        )
-        for text in broken
-    ]
-    return unless(found, ok(CHECK, "only appends: what was sampled stays as it was when a conversation grows"))
+    if broken:
+        return [
+            warning(
+                CHECK,
+                f"{'; '.join(broken)}: an episode of several turns branches there into a new trajectory (LAW 2)",
+                "nothing for single-turn workflows; for several turns, a template that only appends",
+            )
+        ]
+    return [ok(CHECK, "only appends: what was sampled stays as it was when a conversation grows")]

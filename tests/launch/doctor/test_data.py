@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.launch.doctor import Finding, Machine, Severity, examine
+from astraflow.launch.doctor.data import wrong_answers
 
 MODULE = """\
 def rows(size, bad=False):
@@ -22,6 +23,9 @@ def zero(prompt, completions, prompt_ids, completion_ids, **row):
 
 def form(prompt, completions, prompt_ids, completion_ids, **row):
     return float("<answer>" in completions)
+
+def digits(prompt, completions, prompt_ids, completion_ids, **row):
+    return float(completions.isdigit())
 
 def own(prompt, completions, prompt_ids, completion_ids, answer, **row):
     return float(completions == f"Result: {answer}")
@@ -73,8 +77,9 @@ def test_an_answer_written_in_a_way_of_its_own(graded: Callable[..., list[Findin
     assert graded("own", phrasings=("Result: {answer}",)) == []
 
 
-def test_a_reward_that_does_not_tell_right_from_wrong(graded: Callable[..., list[Finding]]) -> None:
-    (found,) = graded("form")
+@pytest.mark.parametrize("reward", ["form", "digits"])
+def test_a_reward_that_does_not_tell_right_from_wrong(graded: Callable[..., list[Finding]], reward: str) -> None:
+    (found,) = graded(reward)
     assert (found.check, found.severity) == ("gold", Severity.WARNING)
     assert "scores as much as the right one" in found.message
 
@@ -88,6 +93,11 @@ def test_a_reward_that_crashes(graded: Callable[..., list[Finding]]) -> None:
 def test_a_reward_that_never_ends(graded: Callable[..., list[Finding]]) -> None:
     (found,) = graded("slow", "+rollout.reward_timeout_s=0.01", "+trainer_base.actor.ppo_n_minibatches=1")
     assert "Invalid(timeout)" in found.message
+
+
+@pytest.mark.parametrize(("answer", "wrong"), [("41", "42"), (-3, "-2"), ("x", None), ("1/2", None)])
+def test_the_next_number_is_a_wrong_answer(answer: object, wrong: str | None) -> None:
+    assert wrong_answers(answer) == (["∅"] if wrong is None else ["∅", wrong])
 
 
 def test_rows_that_do_not_load(graded: Callable[..., list[Finding]]) -> None:
