@@ -202,7 +202,7 @@ def transfer(nbytes: int) -> TransferFigures:
     fd = anonymous_file("astraflow-bench")
     staging = np.zeros(manifest.nbytes, np.uint8)
     with open(fd, "wb") as file:
-        file.write(trainer.bits[: manifest.nbytes // 2])  # other paddings than the version's, the same length
+        file.write(trainer.bits[: manifest.nbytes // 2].data)  # other paddings than the version's, the same length
         file.flush()
 
         async def measure() -> tuple[float, float]:

@@ -72,7 +72,7 @@ def make_pair(nbytes: int, density: float, seed: int = 0) -> Pair:
     before = to_bfloat16(normal_weights(layout, seed))
     after = before.copy()
     changed = change(after, density, seed + 1)
-    views = memoryview(before.view(np.uint8)), memoryview(after.view(np.uint8))
+    views = memoryview(before.view(np.uint8).data), memoryview(after.view(np.uint8).data)
     return Pair(
         build_manifest("bench", 0, layout, views[0]),
         build_manifest("bench", 1, layout, views[1]),
