@@ -111,6 +111,8 @@ class RunConfig:
         for model_id, model in self.raas.models.items():
             if model.backend != "embedded":
                 out[f"raas.models.{model_id}.embedded"] = f"backend is {model.backend}"
+        if self.experiment.weight_transfer_strategies == "full":
+            out["raas.delta_full_sync_interval"] = "experiment.weight_transfer_strategies is full"
         if self.rollout.reward_workers == 0:
             out["rollout.reward_timeout_s"] = "rewards run in the RaaS process (reward_workers: 0), without a deadline"
         evaluated = self.dataflow.eval_datasets

@@ -19,6 +19,10 @@ WITHOUT_EFFECT = {
         ["rollout.reward_workers=0", "rollout.reward_timeout_s=3.0"],
         "rollout.reward_timeout_s: has no effect",
     ),
+    "of a transfer that is not selected": (
+        ["raas.delta_full_sync_interval=5"],
+        "raas.delta_full_sync_interval: has no effect: experiment.weight_transfer_strategies is full",
+    ),
     "of a schedule that is not selected": (
         ["trainer_base.actor.optimizer.min_lr_ratio=0.1"],
         "min_lr_ratio: has no effect: lr_scheduler_type is constant",
