@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +26,7 @@ HUB_NAME = "openai/gsm8k"
 SUBSET = "main"
 INSTRUCTION = "Think step by step. End with a line of the form: #### <number>"
 HELD_OUT_PERCENT = 10
+_NOTES = re.compile(r"<<.*?>>")
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -42,23 +44,34 @@ def get_gsm8k_rl_dataset(
     seed: int = 1,
     hold_out: bool = False,
     instruction: str = INSTRUCTION,
+    shots: int = 0,
 ) -> list[Row]:
     """Return rows {messages, answer, task_id}: the question with the instruction under it, and the number to find.
 
     path: a .jsonl file, a folder with train.jsonl and test.jsonl, or a name on the Hub. hold_out: of a single file, one
     question in ten, chosen by a hash of its text, is the test split, the others are the train split. size: so many
-    rows, drawn by seed; None: all. DataError names the file and line of a row that is not right.
+    rows, drawn by seed; None: all. shots: so many solved problems of the train split stand before each question, as
+    earlier turns; they are drawn by seed and are no rows themselves. DataError names the file and line of a row that is
+    not right.
     """
     if split not in ("train", "test"):
         raise ConfigError(f"gsm8k split '{split}': expected train or test")
-    problems = list(_problems(path, split))
-    if hold_out:
-        problems = [(where, problem) for where, problem in problems if held_out(problem) == (split == "test")]
+    problems = _split(path, split, hold_out)
+    examples = _examples(problems if split == "train" else _split(path, "train", hold_out), shots, seed)
+    problems = [(where, problem) for where, problem in problems if problem not in examples]
     if size is not None:
         if size > len(problems):
             raise DataError(f"{path} has {len(problems)} {split} questions, {size} were asked for")
         problems = random.Random(seed).sample(problems, size)
-    return [_row(where, problem, instruction) for where, problem in problems]
+    before = [turn for example in examples for turn in (_asked(example, instruction), _solved(example))]
+    return [
+        {
+            "messages": [*before, _asked(problem, instruction)],
+            "answer": gold_answer(problem.answer, where),
+            "task_id": _digest(problem)[:16],
+        }
+        for where, problem in problems
+    ]
 
 
 def gold_answer(solution: str, where: str) -> str:
@@ -108,13 +121,28 @@ def _decoded(lines: Iterable[tuple[int, bytes]], source: str) -> Iterator[tuple[
             raise DataError(f"{where}: expected {{question, answer}}: {error}") from error
 
 
-def _row(where: str, problem: Problem, instruction: str) -> Row:
-    content = f"{problem.question.strip()}\n\n{instruction}" if instruction else problem.question.strip()
-    return {
-        "messages": [{"role": "user", "content": content}],
-        "answer": gold_answer(problem.answer, where),
-        "task_id": _digest(problem)[:16],
-    }
+def _split(path: str, split: Split, hold_out: bool) -> list[tuple[str, Problem]]:
+    found = list(_problems(path, split))
+    return [one for one in found if held_out(one[1]) == (split == "test")] if hold_out else found
+
+
+def _examples(problems: list[tuple[str, Problem]], shots: int, seed: int) -> list[Problem]:
+    """Problems to show, from the shortest quarter, so that prompts stay short."""
+    by_length = sorted((problem for _, problem in problems), key=lambda one: len(one.question) + len(one.answer))
+    quarter = by_length[: max(shots, len(by_length) // 4)]
+    if shots > len(quarter):
+        raise DataError(f"{len(problems)} train questions cannot give {shots} shots")
+    return random.Random(seed).sample(quarter, shots)
+
+
+def _asked(problem: Problem, instruction: str) -> dict[str, str]:
+    question = problem.question.strip()
+    return {"role": "user", "content": f"{question}\n\n{instruction}" if instruction else question}
+
+
+def _solved(problem: Problem) -> dict[str, str]:
+    """The solution as a model would write it, without the calculator's notes <<2*3=6>>."""
+    return {"role": "assistant", "content": _NOTES.sub("", problem.answer).strip()}
 
 
 def _digest(problem: Problem) -> str:

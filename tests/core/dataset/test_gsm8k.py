@@ -49,6 +49,29 @@ def test_a_sample_is_seeded(tmp_path: Path) -> None:
     assert len({row["task_id"] for row in one}) == 10
 
 
+def test_shots_are_shown_solved_and_are_no_rows(tmp_path: Path) -> None:
+    path = write(tmp_path / "train.jsonl", ["It is <<1+1=2>>2.\n#### 2"] * 12)
+    rows = get_gsm8k_rl_dataset(path, shots=2, instruction="")
+    assert len(rows) == 10
+    assert {tuple(message["role"] for message in row["messages"]) for row in rows} == {
+        ("user", "assistant", "user", "assistant", "user")
+    }
+    assert {row["messages"][1]["content"] for row in rows} == {"It is 2.\n#### 2"}
+    shown = {row["messages"][n]["content"] for row in rows for n in (0, 2)}
+    assert len(shown) == 2
+    assert not shown & {row["messages"][-1]["content"] for row in rows}
+    with pytest.raises(DataError, match="12 train questions cannot give 13 shots"):
+        get_gsm8k_rl_dataset(path, shots=13)
+
+
+def test_shots_of_the_test_split_come_from_the_train_split(tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", ["#### 1"] * 8)
+    (tmp_path / "test.jsonl").write_text(json.dumps({"question": "Held out?", "answer": "#### 2"}))
+    (row,) = get_gsm8k_rl_dataset(str(tmp_path), "test", shots=1, instruction="")
+    assert row["messages"][1]["content"] == "#### 1"
+    assert row["messages"][-1]["content"] == "Held out?"
+
+
 @pytest.mark.parametrize("solution", ["no marker 18", "#### eighteen", "", "####"])
 def test_a_gold_that_is_no_number_is_named(solution: str) -> None:
     with pytest.raises(DataError, match="here:3: the answer does not end in"):
