@@ -34,11 +34,11 @@ def manifest(version: int, digest: str | None = None, model_id: str = "model0") 
 class FakePayload:
     """Bytes that are right, or (`broken`) found wrong by the engine's own digest."""
 
-    mode = "full"
     bytes = 4
 
-    def __init__(self, wanted: Manifest, broken: bool) -> None:
+    def __init__(self, wanted: Manifest, broken: bool, mode: str = "full") -> None:
         self.manifest = wanted
+        self.mode = mode
         self.timing = {"pull_s": 0.25, "verify_s": 0.5}
         self.broken = broken
         self.released = False
@@ -59,6 +59,8 @@ class FakeWeights:
     pulls: list[int] = field(default_factory=list)
     payloads: list[FakePayload] = field(default_factory=list)
     broken: bool = False
+    broken_delta: bool = False
+    """The next pull gives a delta, which the engine does not take."""
     newest: int | None = None
     """The version that is given instead of an older one that is gone."""
     pulling: asyncio.Event = field(default_factory=asyncio.Event)
@@ -70,7 +72,11 @@ class FakeWeights:
         self.pulls.append(wanted.version)
         self.pulling.set()
         await self.arrive.wait()
-        payload = FakePayload(wanted if self.newest is None else manifest(self.newest), self.broken)
+        if self.broken_delta:
+            self.broken_delta = False
+            payload = FakePayload(wanted, broken=True, mode="delta")
+        else:
+            payload = FakePayload(wanted if self.newest is None else manifest(self.newest), self.broken)
         self.payloads.append(payload)
         return payload
 

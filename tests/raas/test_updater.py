@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from astraflow.core.protocol import messages as m
+from astraflow.core.weight_manager.version_log import Alarm, ServedVersion, read_logs
 from astraflow.errors import CallerError, ConflictError, PeerError
 
 
@@ -112,5 +113,37 @@ def test_what_came_instead_of_a_version_that_is_gone_is_what_is_reported(raas) -
         assert (result.version, result.pulled) == (3, True)
         assert (await h.client.status()).versions["model0"].digest == "digest-3"
         assert (await h.publish(3)).reason == "version=3 <= local=3"
+
+    raas(body)
+
+
+def test_a_delta_that_the_engine_does_not_take_is_followed_by_the_full_version(raas) -> None:
+    async def body(h) -> None:
+        await h.publish(0)
+        h.weights.broken_delta = True
+        result = await h.publish(1)
+        assert (result.ok, result.version, result.pull_result["mode"]) == (True, 1, "full")
+        assert h.weights.pulls == [0, 1, 1]
+        assert all(payload.released for payload in h.weights.payloads)
+        assert (await h.client.status()).message == ""
+
+    raas(body)
+
+
+def test_what_was_served_and_every_alarm_is_noted_in_the_run(raas, tmp_path) -> None:
+    async def body(h) -> None:
+        await h.publish(0)
+        with pytest.raises(ConflictError):
+            await h.publish(0, "other")
+        await h.publish(1, "digest-0")
+        assert h.service.updaters["model0"].state.alarms == 2
+        lines = list(read_logs(tmp_path))
+        served = [(line.version, line.mode) for line in lines if isinstance(line, ServedVersion)]
+        assert served == [(0, "full"), (1, "full")]
+        alarms = [line.reason for line in lines if isinstance(line, Alarm)]
+        assert alarms == [
+            "version 0 has digest digest-0 here, not other",
+            "the version moved from 0 to 1, the digest did not",
+        ]
 
     raas(body)
