@@ -134,7 +134,7 @@ def _session(root: str, session: str) -> Iterator[int]:
 def _read_state(descriptor: int) -> tuple[int, dict[str, str]] | None:
     """The next sequence and the open skills; None for a new or damaged state file."""
     try:
-        state = json.loads(os.pread(descriptor, 2**20, 0))
+        state = json.loads(os.pread(descriptor, 2**20, 0).partition(b"\n")[0])
         sequence, skills = state["sequence"], state["skills"]
     except (ValueError, KeyError, TypeError):
         return None
@@ -142,9 +142,12 @@ def _read_state(descriptor: int) -> tuple[int, dict[str, str]] | None:
 
 
 def _write_state(descriptor: int, sequence: int, skills: dict[str, str]) -> None:
-    data = json.dumps({"sequence": sequence, "skills": skills}).encode()
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, data, 0)
+    """Write the state as the file's first line; what a longer one left behind it does not count.
+
+    Not truncated before it is written: file systems take a file that was for one that is replaced, and write it to the
+    disk when it is closed, which takes milliseconds in which all other writers wait.
+    """
+    os.pwrite(descriptor, json.dumps({"sequence": sequence, "skills": skills}).encode() + b"\n", 0)
 
 
 def _recovered(root: str, session: str) -> tuple[int, dict[str, str]]:

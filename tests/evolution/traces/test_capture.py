@@ -237,6 +237,13 @@ def test_a_lost_state_is_recovered_from_the_events(damage: bytes, store: TraceSt
     assert (event["sequence"], event["layer"]) == (2, "rllm")
 
 
+def test_a_state_that_becomes_shorter_is_read_without_its_old_end(send: Send) -> None:
+    send("UserPromptExpansion", command_name="rllm-" + "long" * 20)
+    send("Stop")
+    event = send("PostToolUse", tool_name="Read")
+    assert (event["sequence"], event["layer"], event["skill"]) == (2, "meta", None)
+
+
 def test_eight_writers_lose_nothing() -> None:
     times = bench_hooks(POST_TOOL, writers=8, calls_each=4)
     assert (times.calls, times.valid_lines, times.distinct_sequences) == (32, 32, 32)
