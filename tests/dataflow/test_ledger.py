@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astraflow.core.data import decode, encode
 from astraflow.dataflow.ledger import (
     Acknowledge,
     Curate,
@@ -18,8 +19,12 @@ from astraflow.dataflow.ledger import (
     Issue,
     Lease,
     Ledger,
+    LedgerSnapshot,
     LoseLeases,
+    Requeue,
+    Rewind,
     Serve,
+    Settle,
     State,
 )
 from astraflow.errors import InvariantError
@@ -226,3 +231,113 @@ def test_random_histories_conserve_every_group(seed: int, steps: int) -> None:
     c = ledger.counters
     assert c.trained == trained
     assert c.issued == c.trained + c.dropped.total() + c.in_flight
+
+
+def trained_in_steps(*batches: tuple[int, ...]) -> Ledger:
+    """Each batch's groups went all the way, one step after another."""
+    ledger = Ledger()
+    for step, batch in enumerate(batches, 1):
+        for group_id in batch:
+            for event in (Issue(0), Lease((group_id,), "a", 1.0), Finish(group_id, "a", (KEY,)), Curate(group_id)):
+                ledger.handle(event)
+        ledger.handle(Serve(batch, step - 1))
+        ledger.handle(Acknowledge("model0", step))
+    ledger.validate()
+    return ledger
+
+
+def test_a_rewind_makes_later_steps_and_the_served_batch_ready_again() -> None:
+    ledger = trained_in_steps((1,), (2, 3), (4,))
+    for event in (Issue(0), Lease((5,), "a", 1.0), Finish(5, "a", (KEY,)), Curate(5), Serve((5,), 3)):
+        ledger.handle(event)
+    assert ledger.trained("model0", after=1) == [2, 3, 4]
+    moves = ledger.handle(Rewind("model0", 1))
+    assert [(m.group_id, m.before, m.after) for m in moves] == [
+        (2, State.TRAINED, State.READY),
+        (3, State.TRAINED, State.READY),
+        (4, State.TRAINED, State.READY),
+        (5, State.SERVED, State.READY),
+    ]
+    assert (ledger.counters.trained, ledger.counters.rewound, ledger.served("model0")) == (1, 3, [])
+    ledger.validate()
+    assert ledger.handle(Rewind("model0", 1)) == []
+
+
+def test_what_is_settled_is_never_taken_back() -> None:
+    ledger = trained_in_steps((1,), (2,), (3,))
+    ledger.handle(Settle("model0", 2))
+    assert ledger.kept == {3}
+    assert [m.group_id for m in ledger.handle(Rewind("model0", 0))] == [3]
+    assert ledger.counters.trained == 2
+    ledger.validate()
+
+
+def test_a_requeued_group_is_its_occurrence_again_at_the_head_of_the_queue() -> None:
+    ledger = trained_in_steps((1,), (2,))
+    ledger.handle(Issue(7))
+    ledger.handle(Rewind("model0", 0))
+    moves = ledger.handle(Requeue((2, 1)))
+    assert [(m.group_id, m.before, m.after, m.model_id) for m in moves] == [
+        (2, State.READY, None, "model0"),
+        (2, None, State.QUEUED, ""),
+        (1, State.READY, None, "model0"),
+        (1, None, State.QUEUED, ""),
+    ]
+    assert ledger.queued(5) == [1, 2, 3]
+    ledger.validate()
+    with pytest.raises(InvariantError, match="is queued, expected done or ready"):
+        ledger.handle(Requeue((1,)))
+
+
+def test_an_occurrence_that_runs_again_for_one_of_its_groups_gives_that_one() -> None:
+    ledger, a, b = after(2), GroupKey("a"), GroupKey("b")
+    ledger.handle(Finish(1, "raas#1", (a, b)))
+    ledger.handle(Curate(1))
+    ledger.handle(Requeue((1,)))
+    ledger.handle(Lease((1,), "raas#1", 10.0))
+    with pytest.raises(InvariantError, match="runs again for"):
+        ledger.handle(Finish(1, "raas#1", (a, b)))
+    assert [m.model_id for m in ledger.handle(Finish(1, "raas#1", (a,)))] == ["", "a"]
+    assert ledger.counters.issued == 2
+    ledger.validate()
+
+
+@given(seed=st.integers(0, 2**32))
+def test_random_histories_with_recoveries_train_each_group_once(seed: int) -> None:
+    """Restarts from a snapshot and trainers that go back, anywhere; what the trainer learnt is what the ledger says."""
+    chance, ledger = random.Random(seed), Ledger()
+    learnt: dict[int, tuple[int, ...]] = {}
+    settled = step = 0
+    for _ in range(150):
+        entries = [e for g in range(1, ledger.counters.issued + 1) if (e := ledger.get(g)) is not None]
+        by_state = {state: [e.group_id for e in entries if e.state is state] for state in State}
+        match chance.randrange(10):
+            case 0 | 1:
+                ledger.handle(Issue(0))
+            case 2 if ledger.queued(1):
+                ledger.handle(Lease(tuple(ledger.queued(2)), "a", 1.0))
+            case 3 | 4 if by_state[State.LEASED]:
+                ledger.handle(Finish(chance.choice(by_state[State.LEASED]), "a", (KEY,)))
+            case 5 if by_state[State.DONE]:
+                ledger.handle(Curate(chance.choice(by_state[State.DONE])))
+            case 6 if by_state[State.READY] and not ledger.served("model0"):
+                ledger.handle(Serve(tuple(by_state[State.READY][:2]), step))
+            case 7 if ledger.served("model0"):
+                step += 1
+                learnt[step] = tuple(ledger.served("model0"))
+                ledger.handle(Acknowledge("model0", step))
+            case 8:
+                step = chance.randint(settled, step)
+                learnt = {s: groups for s, groups in learnt.items() if s <= step}
+                back = [move.group_id for move in ledger.handle(Rewind("model0", step))]
+                if back:
+                    ledger.handle(Requeue(tuple(chance.sample(back, chance.randint(1, len(back))))))
+            case 9:
+                if chance.random() < 0.5:
+                    settled = chance.randint(settled, step)
+                    ledger.handle(Settle("model0", settled))
+                ledger = Ledger.restored(decode(encode(ledger.snapshot()), LedgerSnapshot))
+        ledger.validate()
+    trained = [group_id for groups in learnt.values() for group_id in groups]
+    assert len(trained) == len(set(trained)) == ledger.counters.trained
+    assert ledger.counters.asked == ledger.counters.issued

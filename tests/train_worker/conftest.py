@@ -30,16 +30,18 @@ class ScriptedDataflow:
         self.ready: list[m.ReadyRequest] = []
         self.served: list[int] = []
         self.notified: list[m.NotifyVersionRequest] = []
+        self.kept: list[m.SaveBufferRequest] = []
         self.stopped = False
         self._held: threading.Event | None = None
         self.app = build_app(
             "scripted dataflow",
             "token",
             [
-                StatusEndpoint("/status", lambda: {"status": "ready"}),
+                StatusEndpoint("/status", self._status),
                 Endpoint("POST", "/ready", m.ReadyRequest, self._ready),
                 Endpoint("GET", "/batch", m.BatchRequest, self._batch),
                 Endpoint("POST", "/notify_version", m.NotifyVersionRequest, self._notify),
+                Endpoint("POST", "/save_buffer", m.SaveBufferRequest, self._keep),
                 Endpoint("POST", "/shutdown", m.Empty, self._shutdown),
             ],
         )
@@ -55,7 +57,14 @@ class ScriptedDataflow:
 
     async def _ready(self, request: m.ReadyRequest) -> m.ReadyReply:
         self.ready.append(request)
-        return m.ReadyReply(next_version=1)
+        return m.ReadyReply(next_version=max((n.version for n in self.notified), default=0) + 1)
+
+    def _status(self) -> dict[str, Any]:
+        return {"status": "ready", "agents": {"model0": {"trainer_ready": bool(self.ready)}}}
+
+    async def _keep(self, request: m.SaveBufferRequest) -> m.Ok:
+        self.kept.append(request)
+        return m.Ok()
 
     async def _batch(self, request: m.BatchRequest) -> m.BatchReply:
         if self._held is not None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
-from astraflow.core.protocol.http import build_app, in_process
-from astraflow.errors import CallerError, DeadlineError
+from astraflow.core.protocol import messages as m
+from astraflow.core.protocol.http import Endpoint, build_app, in_process
+from astraflow.errors import CallerError, DeadlineError, PeerError
 from astraflow.train_worker.trainer.astraflow_client import AstraFlowClient
 
 
@@ -92,3 +95,36 @@ def test_closing_twice_is_fine(dataflow: Any) -> None:
 def test_it_loads_no_torch() -> None:
     code = "import sys; import astraflow.train_worker.trainer.astraflow_client; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_dataflow_that_is_started_again_is_waited_for() -> None:
+    """Its address refuses connections at first; an answer, even an error, is not waited out."""
+    with AstraFlowClient("http://127.0.0.1:9", "token", patience=0.3) as client:
+        started = time.monotonic()
+        with pytest.raises(PeerError):
+            client.get_batch(0)
+        assert time.monotonic() - started >= 0.3
+
+    class Dataflow:
+        async def keep(self, request: m.SaveBufferRequest) -> m.Ok:
+            return m.Ok()
+
+    endpoint = Endpoint("POST", "/save_buffer", m.SaveBufferRequest, Dataflow().keep)
+    refusing = Refusing(in_process(build_app("dataflow", "token", [endpoint])))
+    with AstraFlowClient("http://dataflow", "token", transport=refusing, patience=10.0) as client:
+        client.save_buffer(3)
+    assert refusing.left == 0
+
+
+class Refusing(httpx.AsyncBaseTransport):
+    """Refuses two connections, then lets through."""
+
+    def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
+        self.inner = inner
+        self.left = 2
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.left:
+            self.left -= 1
+            raise httpx.ConnectError("refused")
+        return await self.inner.handle_async_request(request)
