@@ -1,14 +1,17 @@
 """The documentation is true: every command in it runs, every message in it is one, and it builds without a warning.
 
-A page's `console` blocks are run from top to bottom in a folder of their own that holds what a clone holds. Lines that
-begin with "$ " are commands; the other lines have to be in what they print. A block under a paragraph that is nothing
-but a file's name in code and a colon is that file. A comment right above a block changes how it is run:
+A page's `console` blocks (commands after "$ ", the other lines have to be in what they print) and `bash` blocks
+(scripts) are run from top to bottom in a folder that holds what a clone holds. A block under a paragraph that is only
+a file name in code and a colon is that file. A comment right above a block changes how it is run:
 
     <!-- docs-test: small -->          `astraflow run` gets the overrides of SMALL, which learn nothing and take seconds
-    <!-- docs-test: with a.b=c -->     `astraflow run` gets these overrides
-    <!-- docs-test: exit 2 -->         the command ends with this code
+    <!-- docs-test: dry-run -->        `astraflow run` gets --dry-run
+    <!-- docs-test: with TEXT -->      commands get this at their end
+    <!-- docs-test: exit 2 -->         the commands end with this code
+    <!-- docs-test: needs PACKAGE -->  they are left out where the package, which no extra brings, is not installed
 
-`make` is asked what it would do (it would make an environment), and `pip install` installs into a folder of the test.
+`make` is asked what it would do (it would make an environment). `pip install` would go to the network: that its extras
+exist and other projects' names are this project's own requirements is checked instead.
 """
 
 import os
@@ -17,7 +20,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -26,16 +31,21 @@ import pytest
 from astraflow.core.protocol import messages as m
 
 ROOT = Path(__file__).parent.parent
-FOLLOWED_ELSEWHERE = {"docs/custom-parts.md"}
-"""By tests/system/test_custom_parts.py, in an empty folder."""
+FOLLOWED_ELSEWHERE = {
+    "docs/custom-parts.md": "system/test_custom_parts.py",
+    "docs/evolution/skill-bank.md": "evolution/skillbank/test_shipped.py",
+    "docs/evolution/traj-opt.md": "evolution/traces/test_worked_example.py",
+}
+"""Page → the test that follows it, in a way of its own."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SMALL = (
     "base_model.total_train_steps=20 base_model.dataset.size=200 dataflow.rollout_dataset.size=100 "
     "dataflow.eval_datasets.held_out.size=10 dataflow.buffer.filter_function=null rollout.max_concurrent_rollouts=8 "
     "trainer_base.total_train_steps=2 trainer_base.train_batch_size=32"
 )
+RUN = "runs/quickstart/seed-1"
 BLOCK = re.compile(
-    r"(?:^<!-- docs-test: (?P<how>[^\n]+) -->\n\n|^`(?P<file>[\w./-]+)`:\n\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$",
+    r"(?:^<!-- docs-test: (?P<how>[^\n]+) -->\n\n|^`(?P<file>[\w./-]+)`:\n\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 LINE_NUMBER = re.compile(r"\.yaml:\d+")
@@ -67,18 +77,33 @@ def transcripts(text: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def adapted(command: str, how: str) -> str:
+def options(how: str) -> dict[str, str]:
+    """ "exit 2, needs x" → {"exit": "2", "needs": "x"}."""
+    return {name: value for name, _, value in (part.strip().partition(" ") for part in how.split(",")) if name}
+
+
+def adapted(command: str, how: dict[str, str]) -> str:
     """The command as it is run here."""
-    program, _, rest = command.partition(" ")
-    if program == "make":
-        return f"make --dry-run {rest}"
-    if program == "pip":
-        assert rest.startswith("install "), command
-        return f"python -m pip install --quiet --no-deps --no-build-isolation --target .site {rest[len('install ') :]}"
-    if command.startswith("astraflow run"):
-        kind, _, overrides = how.partition(" ")
-        command += {"small": f" {SMALL}", "with": f" {overrides}"}.get(kind, "")
-    return command
+    if command.startswith("make "):
+        return command.replace("make ", "make --dry-run ", 1)
+    if command.startswith("pip "):
+        check_installable(command)
+        return "true"
+    if re.search(r"(^| )astraflow run ", command):
+        command += f" {SMALL}" if "small" in how else " --dry-run" if "dry-run" in how else ""
+    return f"{command} {how['with']}" if "with" in how else command
+
+
+def check_installable(command: str) -> None:
+    """A `pip install` names this project's extras, or what pyproject.toml speaks of."""
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    extras = tomllib.loads(project)["project"]["optional-dependencies"]
+    for name in shlex.split(command)[2:]:
+        own = re.fullmatch(r"astraflow\[([\w,-]+)\]", name)
+        if own:
+            assert set(own[1].split(",")) <= set(extras), command
+        elif not name.startswith("-"):
+            assert name in project, command
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +120,8 @@ def clone(tmp_path: Path) -> Path:
         if not name.startswith(("astraflow/", "tests/")) and (ROOT / name).is_file():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tmp_path / name)
+    problems = [f'{{"question": "What is {n} plus 1?", "answer": "{n}+1\\n#### {n + 1}"}}' for n in range(20)]
+    (tmp_path / "train.jsonl").write_text("\n".join(problems))  # the file that a page speaks of
     return tmp_path
 
 
@@ -112,7 +139,7 @@ class Shell:
         }
 
     def run(self, command: str) -> tuple[int, str]:
-        script = f'{command}\ncode=$?\npwd > "$HERE"\nexit $code'
+        script = f"trap 'pwd > \"$HERE\"' EXIT\nset -euo pipefail\n{command}"
         here = self.folder / ".here"
         done = subprocess.run(
             ["bash", "-c", script],
@@ -129,27 +156,50 @@ class Shell:
         return done.returncode, done.stdout
 
 
+def commands(block: Block) -> list[tuple[str, list[str]]]:
+    if block.kind == "bash":
+        return [(block.text, [])]
+    return transcripts(block.text) if block.kind == "console" else []
+
+
+def pages_with_commands() -> list[str]:
+    names = [str(page.relative_to(ROOT)) for page in PAGES if any(map(commands, blocks(page)))]
+    return [name for name in names if name not in FOLLOWED_ELSEWHERE]
+
+
 @pytest.mark.system
-@pytest.mark.parametrize(
-    "page",
-    [
-        str(page.relative_to(ROOT))
-        for page in PAGES
-        if any(block.kind == "console" for block in blocks(page))
-        and str(page.relative_to(ROOT)) not in FOLLOWED_ELSEWHERE
-    ],
-)
+@pytest.mark.parametrize("page", pages_with_commands())
 def test_every_command_runs_and_prints_what_the_page_shows(page: str, clone: Path, cache: Path) -> None:
     shell = Shell(clone, cache)
-    for block in blocks(ROOT / page):
+    found = blocks(ROOT / page)
+    text = "".join(block.text for block in found)
+    if RUN in text and "astraflow run" not in text:
+        code, printed = shell.run(f"astraflow run examples/quickstart.yaml {SMALL}")
+        assert code == 0, printed
+    for block in found:
         if block.file:
             (shell.folder / block.file).write_text(block.text, "utf-8")
-        for command, shown in transcripts(block.text) if block.kind == "console" else ():
-            expected = int(block.how.removeprefix("exit ")) if block.how.startswith("exit ") else 0
-            code, printed = shell.run(adapted(command, block.how))
-            assert code == expected, f"{command}\n{printed}"
+        how = options(block.how)
+        if "needs" in how and find_spec(how["needs"]) is None:
+            continue
+        for command, shown in commands(block):
+            code, printed = shell.run(adapted(command, how))
+            assert code == int(how.get("exit", 0)), f"{command}\n{printed}"
             for line in shown:
                 assert LINE_NUMBER.sub(".yaml:N", line) in LINE_NUMBER.sub(".yaml:N", printed), f"{command}\n{printed}"
+
+
+@pytest.mark.parametrize(("page", "test"), FOLLOWED_ELSEWHERE.items())
+def test_pages_that_are_followed_elsewhere_are(page: str, test: str) -> None:
+    assert Path(page).name in (ROOT / "tests" / test).read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", sorted({str(page.relative_to(ROOT)) for page in PAGES} - FOLLOWED_ELSEWHERE.keys()))
+def test_commands_are_in_blocks_that_are_run(page: str) -> None:
+    for block in blocks(ROOT / page):
+        if block.kind in ("", "text", "sh", "shell"):
+            lines = [line for line in block.text.splitlines() if re.match(r"(\$ )?(astraflow|pip|python|traj) ", line)]
+            assert lines == []
 
 
 EXAMPLES = {
@@ -212,7 +262,10 @@ def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
     assert "astraflow doctor" in (tmp_path / "reference" / "commands.html").read_text("utf-8")
 
 
-def test_shown_commands_are_split_as_a_shell_does() -> None:
+def test_how_a_page_is_read() -> None:
     assert transcripts("$ a \\\n    b\nx\n$ c\n") == [("a b", ["x"]), ("c", [])]
-    assert shlex.split(adapted("astraflow run x.yaml", "with a.b=1 c=2"))[-2:] == ["a.b=1", "c=2"]
-    assert adapted("make test", "") == "make --dry-run test"
+    assert options("exit 2, needs x, small") == {"exit": "2", "needs": "x", "small": ""}
+    assert adapted("A=b astraflow run x.yaml", {"dry-run": ""}) == "A=b astraflow run x.yaml --dry-run"
+    assert adapted("make test", {}) == "make --dry-run test"
+    with pytest.raises(AssertionError):
+        adapted("pip install 'astraflow[no-such-extra]'", {})
