@@ -224,3 +224,64 @@ async def test_a_trainer_that_is_restored_at_the_same_state_twice_goes_back_twic
             for _ in range(2):
                 await trainer.train()
         assert dataflow.service.books.ledger.counters.trained == 3 * B
+
+
+@synchronous
+async def test_a_trainers_checkpoint_lets_go_of_what_it_holds(run: Run) -> None:
+    async with run.dataflow().running() as dataflow:
+        await dataflow.join(raas())
+        trainer = dataflow.trainer(2 * B)
+        await trainer.begin()
+        for _ in range(3):
+            await trainer.train()
+        ledger = dataflow.service.books.ledger
+        assert len(ledger.trained("model0")) == 3 * B
+        await dataflow.client.save_buffer("model0", 2)
+        assert len(ledger.trained("model0")) == B
+        await dataflow.client.save_buffer()  # the only model's, up to its last step
+        assert ledger.trained("model0") == []
+        with pytest.raises(ConflictError, match="unknown model_id"):
+            await dataflow.client.save_buffer("model7")
+        await trainer.recover(step=1)  # too far: what is settled stays
+        assert ledger.counters.trained == 3 * B
+        ledger.validate()
+    store = LedgerStore(run.path / "ledger")
+    assert store.kept <= ledger.kept
+    assert store.load().snapshot is not None
+    store.close()
+
+
+@synchronous
+async def test_without_checkpoints_a_trainer_goes_back_as_far_as_configured(
+    make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    run = Run(make_settings(ledger={"keep_steps": 2}), tmp_path)
+    async with run.dataflow().running() as dataflow:
+        await dataflow.join(raas())
+        trainer = dataflow.trainer(2 * B)
+        await trainer.begin()
+        for _ in range(5):
+            await trainer.train()
+        assert len(dataflow.service.books.ledger.trained("model0")) == 2 * B
+        await dataflow.service.books.journal.durable()
+    store = LedgerStore(run.path / "ledger")
+    assert len(store.kept) <= 2 * B + dataflow.service.books.ledger.counters.in_flight
+    store.close()
+
+
+@synchronous
+async def test_a_damaged_payload_of_a_ready_group_runs_again(run: Run) -> None:
+    async with run.dataflow().running() as dataflow:
+        await dataflow.join(raas())
+        trainer = dataflow.trainer(2 * B)
+        await trainer.begin()
+        await trainer.train()
+        await until(lambda: dataflow.service.books.ledger.counters.states[State.READY] > 0)
+    ready = dataflow.service.books.ledger.counters.states[State.READY]
+    for segment in (run.path / "ledger" / "segments").iterdir():
+        segment.write_bytes(b"")
+    async with run.dataflow().running() as dataflow:
+        counters = dataflow.service.books.ledger.counters
+        assert counters.states[State.READY] == 0
+        assert counters.states[State.QUEUED] >= ready
+        dataflow.service.books.ledger.validate()
