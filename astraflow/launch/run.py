@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from astraflow.core.config import to_yaml
@@ -43,18 +44,18 @@ def run(config: RunConfig, view: View) -> Summary:
         write_summary(summary, run_dir.summary)
         return summary
     finally:
-        _report(run_dir, view)
+        draw_report(run_dir, view.say)
         run_dir.release()
 
 
-def _report(run_dir: RunDirectory, view: View) -> None:
+def draw_report(run_dir: RunDirectory, say: Callable[[str], None]) -> None:
     """Draw what the run left, however it ended; a report that cannot be drawn is said and spoils nothing."""
     try:
         with boundary(DataError, "it cannot be drawn"):
             dashboard = importlib.import_module("astraflow.dashboard.report")  # takes a second to load: only now
-            view.say(f"report: {dashboard.write_report([run_dir.root])}")
+            say(f"report: {dashboard.write_report([run_dir.root])}")
     except AstraFlowError as error:
-        view.say(f"no report: {error}")
+        say(f"no report: {error}")
 
 
 def _train(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, view: View) -> None:

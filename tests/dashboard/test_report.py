@@ -51,6 +51,21 @@ def test_no_text_of_a_run_becomes_markup(
     assert "&lt;/script&gt;&lt;img" in page.dom
 
 
+@pytest.mark.parametrize(("by", "shades"), [("mask", 2), ("version", 3), ("gap", 4)])
+def test_episodes_are_coloured_by(
+    make_run: Callable[..., Path], browse: Callable[[Path], Any], tmp_path: Path, by: str, shades: int
+) -> None:
+    path = write_report([make_run(tmp_path / "run", trial_name="t")])
+    press = f"<script>document.querySelector('#colouring [data-by={by}]').click()</script></body>"
+    path.write_text(path.read_text("utf-8").replace("</body>", press), "utf-8")
+    page = browse(path)
+    assert page.console == []
+    assert re.search(rf'data-by="{by}" class="on"', page.dom)
+    backgrounds = re.findall(r'<span title="[^"]*" style="background: ([^;]+);">', page.dom)
+    assert len(backgrounds) == 36 * 4
+    assert len(set(backgrounds)) == shades
+
+
 def test_a_run_that_died_shows_what_there_is(
     make_run: Callable[..., Path], browse: Callable[[Path], Any], tmp_path: Path
 ) -> None:
