@@ -24,6 +24,17 @@ _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F8_E4M3": "f
 """safetensors' names of wire dtypes."""
 
 
+class _Sample(msgspec.Struct, frozen=True):
+    """What is read of a kept trajectory."""
+
+    model_id: str
+    step: int
+    sample_id: int
+    outcome: str
+    versions: list[int]
+    mask: list[int | bool]
+
+
 @dataclass
 class ModelHistory:
     """The versions of one policy, as logged."""
@@ -142,18 +153,21 @@ def _check_tokens(run: Path, models: Mapping[str, ModelHistory], result: Verific
         model_id: {version.version for version in model.published if model.served.get(version.version)}
         for model_id, model in models.items()
     }
-    for path in sorted((run / "trajectories").glob("*.jsonl")):
-        for line in path.read_bytes().splitlines():
-            sample: dict[str, Any] = msgspec.json.decode(line)
-            sampled = {version for version, mask in zip(sample["versions"], sample["mask"], strict=True) if mask}
-            result.tokens += sum(map(bool, sample["mask"]))
-            unknown = sorted(sampled - proven.get(sample["model_id"], set()))
-            if unknown and sample["outcome"] != "trained":
+    for path in sorted((run / "trajectories").glob("step_*.jsonl")):
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            try:
+                sample = msgspec.json.decode(line, type=_Sample)
+            except msgspec.MsgspecError as error:
+                raise DataError(f"{path}, line {number}: {error}") from error
+            sampled = {version for version, mask in zip(sample.versions, sample.mask, strict=True) if mask}
+            result.tokens += sum(map(bool, sample.mask))
+            unknown = sorted(sampled - proven.get(sample.model_id, set()))
+            if unknown and sample.outcome != "trained":
                 result.quarantined += 1
             elif unknown:
                 result.problems.append(
-                    f"{sample['model_id']}: sample {sample['sample_id']} of step {sample['step']} was trained with "
-                    f"tokens of version {unknown[0]}, which no engine has proven to hold"
+                    f"{sample.model_id}: sample {sample.sample_id} of step {sample.step} was trained with tokens of "
+                    f"version {unknown[0]}, which no engine has proven to hold"
                 )
 
 

@@ -80,6 +80,15 @@ def test_what_is_wrong_is_named(run: Run, spoil: Spoil, words: str) -> None:
     assert [problem for problem in verify(run.path).problems if words in problem]
 
 
+def test_other_files_beside_the_trajectories_are_not_read(run: Run) -> None:
+    run.keep("trained", [1], [1])
+    (run.path / "trajectories" / "logprobs_000001_model0.jsonl").write_bytes(b'{"sample_id": 1}\n')
+    assert verify(run.path).tokens == 1
+    (run.path / "trajectories" / "step_000002.jsonl").write_bytes(b'{"sample_id": 1}\n')
+    with pytest.raises(DataError, match=r"step_000002\.jsonl, line 1"):
+        verify(run.path)
+
+
 def test_a_sample_that_was_not_trained_is_counted_as_quarantined(run: Run) -> None:
     run.keep("lineage", [5], [1])
     run.keep("trained", [5, 1], [0, 1])  # not a sampled token
