@@ -13,13 +13,14 @@ from astraflow.core.config import Tree
 from astraflow.core.data import GenerationHyperparameters
 from astraflow.core.dataset.registry import DATASET_REGISTRY
 from astraflow.core.observability.stats_logger import missing_packages
-from astraflow.core.workflow.registry import REWARD_REGISTRY, WORKFLOW_REGISTRY
+from astraflow.core.workflow.registry import REWARD_EXTRAS, REWARD_REGISTRY, WORKFLOW_REGISTRY
 from astraflow.dataflow.config import DatasetConfig, WorkflowConfig
 from astraflow.errors import ConfigError, DataError, UnknownNameError
 from astraflow.launch.catalog import presets, reasoning_gym_datasets, reasoning_gym_settings
 from astraflow.launch.config import TRAINER, RunConfig, load_config_tree, overridden
 from astraflow.launch.model_source import complaint as model_complaint
 from astraflow.launch.signatures import signature_of
+from astraflow.registry import find_module
 from astraflow.train_worker.config import SFTDatasetConfig
 
 Complaint = tuple[str, str]
@@ -152,6 +153,9 @@ def _workflow(config: RunConfig, at: str, workflow: WorkflowConfig) -> Iterator[
             REWARD_REGISTRY.check(workflow.reward_fn)
         except ConfigError as error:
             yield f"{at}.reward_fn", str(error)
+        package, extra = REWARD_EXTRAS.get(workflow.reward_fn, ("", ""))
+        if package and find_module(package) is None:
+            yield f"{at}.reward_fn", f"reward {workflow.reward_fn} needs an extra: pip install 'astraflow[{extra}]'"
     try:
         WORKFLOW_REGISTRY.check(workflow.workflow_cls)
     except ConfigError as error:

@@ -155,6 +155,12 @@ def test_a_checkpoint_is_checked_in_the_models_place(run_yaml: Path, tmp_path: P
         load_config([run_yaml], checkpoint=tmp_path / "step_000001")
 
 
+def test_a_reward_whose_package_is_missing_names_the_extra(run_yaml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astraflow.launch.check.find_module", lambda name: None)
+    message = refusal([run_yaml], ["dataflow.workflow_spec.reward_fn=math_format"])
+    assert "workflow_spec.reward_fn: reward math_format needs an extra: pip install 'astraflow[math]'" in message
+
+
 def test_local_data_files_must_exist(run_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_rows.py").write_text("def rows(path: str, offline_dir: str | None = None): ...\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -25,6 +25,9 @@ REWARD_REGISTRY = Registry(
     entry_point_group="astraflow.rewards",
 )
 
+REWARD_EXTRAS = {"math_format": ("math_verify", "math"), "math_verify": ("math_verify", "math")}
+"""Reward → (package that it imports, extra of ours that installs it)."""
+
 
 def register_workflow(name: str) -> Callable[[T], T]:
     """Register a RolloutWorkflow class of this process under `name`."""
