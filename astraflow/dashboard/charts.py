@@ -51,6 +51,8 @@ STEPS_IN_WINDOW = 8
 """Training steps of the Gantt chart that are shown at first."""
 MOST_MARKS = 60
 """Values of a curve whose points are marked."""
+WIDE_LABEL, ENTRY_HEIGHT = 14, 24
+"""Characters that fit a legend of four columns into half a page, and pixels of one more of its rows."""
 BUBBLES = (Kind.WAIT, Kind.IDLE)
 
 _GRID, _TEXT, _AXIS = "#eef1f5", "#475569", "#cbd5e1"
@@ -75,8 +77,9 @@ def line_chart(chart: Chart, runs: Sequence[str]) -> Item:
     plot = _figure(chart.title, chart.unit, log=chart.log)
     plot.xaxis.axis_label = "training step"
     entries: list[tuple[str, list[Any]]] = []
+    same = len({curve.label for curve in chart.curves if curve.look is not Look.FAINT}) == 1
     for curve in chart.curves:
-        label = curve.label if len(runs) == 1 else f"{runs[curve.run]} · {curve.label}"
+        label = _label(curve, runs, same)
         renderers = _draw(plot, curve, _colour(curve, len(runs)), _dash(curve, len(runs)))
         if curve.look is not Look.FAINT:
             entries.append((plain(label), renderers))
@@ -181,6 +184,13 @@ def _style(plot: Any) -> None:
                 setattr(thing, name, "system-ui, sans-serif")
 
 
+def _label(curve: Curve, runs: Sequence[str], same: bool) -> str:
+    """What tells a curve from the others; `same`: all show one statistic."""
+    if len(runs) == 1:
+        return curve.label
+    return runs[curve.run] if same else f"{runs[curve.run]} · {curve.label}"
+
+
 def _colour(curve: Curve, runs: int) -> str:
     if curve.look is Look.LIMIT and runs == 1:
         return "#94a3b8"
@@ -218,7 +228,9 @@ def _legend(plot: Any, entries: Sequence[tuple[str, list[Any]]]) -> None:
     legend.label_text_font_size = "12px"
     legend.margin = legend.padding = 0
     legend.spacing = 14
-    legend.ncols = 3
+    longest = max((len(text) for text, _ in entries), default=0)
+    legend.ncols = 2 if longest > WIDE_LABEL else 4
+    plot.height += ENTRY_HEIGHT * ((len(entries) - 1) // legend.ncols)
     plot.add_layout(legend, "below")
 
 
