@@ -21,7 +21,7 @@ def verify_run(run: Path) -> None:
     typer.echo(f"{result.versions} versions published, {result.served} times proven by an engine")
     typer.echo(f"{result.tokens} sampled tokens kept, {result.quarantined} samples quarantined")
     for name, version in result.checkpoints.items():
-        known = "of another dtype than the wire's: not compared" if version is None else f"version {version}"
+        known = "none that is known, or not comparable" if version is None else f"version {version}"
         typer.echo(f"checkpoint {name}: {known}")
     for problem in result.problems[:SHOWN]:
         typer.echo(f"wrong: {problem}")

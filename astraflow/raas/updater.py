@@ -262,7 +262,8 @@ class Updater:
     def _note_served(self, payload: Payload, timing: dict[str, float], gap: float | None) -> None:
         """Remember a proven version; a new number on the old bytes is an alarm (LAW 18)."""
         manifest, served = payload.manifest, self.state.served
-        if served is not None and served.digest == manifest.digest and served.number != manifest.version:
+        moved = served is not None and served.number != manifest.version and not manifest.restored
+        if served is not None and moved and served.digest == manifest.digest:
             self.state.alarms += 1
             reason = f"the version moved from {served.number} to {manifest.version}, the digest did not"
             self._alarm(manifest.version, reason)

@@ -112,7 +112,12 @@ class ScriptedPublisher:
         self.aliases = aliases
 
     def offload(
-        self, named_params: Mapping[str, Tensor], version: int, *, canaries: tuple[Canary, ...] = ()
+        self,
+        named_params: Mapping[str, Tensor],
+        version: int,
+        *,
+        canaries: tuple[Canary, ...] = (),
+        restored: bool = False,
     ) -> dict[str, float]:
         self.canaries = canaries
         self.versions[version] = {name: tensor.clone() for name, tensor in named_params.items()}

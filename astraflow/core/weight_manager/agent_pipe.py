@@ -58,6 +58,7 @@ class Publish(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     version: int
     half: int
     canaries: tuple[Canary, ...] = ()
+    restored: bool = False
 
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from astraflow.core.data import TensorEntry
 from astraflow.core.weight_manager.digest import tensor_digest, total_digest
@@ -66,7 +67,7 @@ class Verification:
     quarantined: int = 0
     """Samples among them whose tokens do not resolve and which were therefore not trained."""
     checkpoints: dict[str, int | None] = field(default_factory=dict)
-    """Name → the version that it is; None: it is of another dtype than the wire's, so that it cannot be told."""
+    """Name → the version that it is; None: none, or it cannot be told from its dtype."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -124,7 +125,7 @@ def _version_problems(model: ModelHistory) -> Iterator[str]:
         tensors = model.catalogues[version.version].tensors
         if before is not None and version.version <= before.version:
             yield f"version {version.version} was published after version {before.version}: numbers never repeat"
-        if before is not None and version.digest == before.digest:
+        if before is not None and version.digest == before.digest and not version.restored:
             yield f"the version moved from {before.version} to {version.version}, the digest did not"
         if len(tensors) != len(version.tensors) or _total(tensors, version.tensors) != version.digest:
             yield f"the digest of version {version.version} is not that of its tensors"
@@ -172,18 +173,14 @@ def _check_tokens(run: Path, models: Mapping[str, ModelHistory], result: Verific
 
 
 def _check_checkpoint(checkpoint: Path, models: Mapping[str, ModelHistory], result: Verification) -> None:
-    digests: dict[str, str] = {}
-    dtypes: set[str] = set()
-    for path in sorted(checkpoint.glob("*.safetensors")):
-        for name, dtype, digest in _tensors_of(path):
-            digests[name] = digest
-            dtypes.add(dtype)
+    saved = {name: digests for path in sorted(checkpoint.glob("*.safetensors")) for name, digests in _tensors_of(path)}
     comparable = False
     for model in models.values():
         for version in reversed(model.published):
             named = model.named_digests(version)
-            comparable |= dtypes <= {dtype for _, _, dtype, _ in model.catalogues[version.version].tensors}
-            if digests and all(named.get(name) == digest for name, digest in digests.items()):
+            wire = {dtype for _, _, dtype, _ in model.catalogues[version.version].tensors}
+            comparable |= all(wire & set(digests) for digests in saved.values())
+            if saved and all(named.get(name) in digests.values() for name, digests in saved.items()):
                 result.checkpoints[checkpoint.name] = version.version
                 return
     result.checkpoints[checkpoint.name] = None
@@ -191,8 +188,8 @@ def _check_checkpoint(checkpoint: Path, models: Mapping[str, ModelHistory], resu
         result.problems.append(f"checkpoint {checkpoint.name} is none of the published versions")
 
 
-def _tensors_of(path: Path) -> Iterator[tuple[str, str, str]]:
-    """(name, wire dtype, digest) of a safetensors file's tensors, where they lie."""
+def _tensors_of(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """(name, wire dtype → digest) of a safetensors file's tensors: as they lie there, and float32 also rounded."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         length = int.from_bytes(data[:8], "little")
         fields: dict[str, Any] = msgspec.json.decode(data[8 : 8 + length])
@@ -201,5 +198,14 @@ def _tensors_of(path: Path) -> Iterator[tuple[str, str, str]]:
             for name, tensor in fields.items():
                 begin, end = (8 + length + offset for offset in tensor["data_offsets"])
                 with view[begin:end] as part:
-                    digest = tensor_digest(part)
-                yield name, _DTYPES.get(tensor["dtype"], tensor["dtype"]), digest
+                    digests = {_DTYPES.get(tensor["dtype"], tensor["dtype"]): tensor_digest(part)}
+                    if tensor["dtype"] == "F32":
+                        digests["bfloat16"] = tensor_digest(_rounded(part).data)
+                yield name, digests
+
+
+def _rounded(data: memoryview) -> np.ndarray:
+    """float32 bytes → bfloat16 bits, to the nearest, ties to even, as publishing rounds; a NaN stays some NaN."""
+    bits = np.frombuffer(data, np.uint32)
+    rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    return np.where(np.isnan(np.frombuffer(data, np.float32)), np.uint16(0x7FC0), rounded)

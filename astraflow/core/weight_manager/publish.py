@@ -161,11 +161,13 @@ class WeightManager:
         rank: int = 0,
         world_size: int = 1,
         canaries: tuple[Canary, ...] = (),
+        restored: bool = False,
     ) -> dict[str, float]:
         """Publish `version`; returns when the parameters are copied, so training may go on overwriting them.
 
         Of several ranks that were initialised together, each writes its shards; without that, rank 0 publishes
         parameters that were gathered to it and the others return at once.
+        `canaries` and `restored` go into the manifest as they are.
         Returns {copy_s, bytes}. WeightError: the number is not higher than the last one, or a tensor does not fit.
         """
         if not 0 <= rank < world_size:
@@ -195,7 +197,7 @@ class WeightManager:
             return {"copy_s": time.perf_counter() - started, "bytes": float(buffer.length)}
         buffer, agent = self._started()
         buffer.finish(half, version)
-        agent.send(Publish(version=version, half=half, canaries=canaries))
+        agent.send(Publish(version=version, half=half, canaries=canaries, restored=restored))
         return {"copy_s": time.perf_counter() - started, "bytes": float(buffer.length)}
 
     def manifest(self, version: int, timeout: float = TIMEOUT_S) -> Manifest:

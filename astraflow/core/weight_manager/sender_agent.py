@@ -116,7 +116,7 @@ class SenderAgent:
         started = time.perf_counter()
         half = self._buffer.half(order.half)
         manifest = build_manifest(self._settings.model_id, order.version, self._settings.layout, half)
-        manifest = msgspec.structs.replace(manifest, canaries=order.canaries).check()
+        manifest = msgspec.structs.replace(manifest, canaries=order.canaries, restored=order.restored).check()
         if self._folder is not None and self._buffer.version_in(order.half) == order.version:
             # overwritten meanwhile, it stays on disk unannounced until it is one too many
             self._folder.write_version(manifest, half)

@@ -37,6 +37,8 @@ class PublishedVersion(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     bytes: int
     time: float
     """Unix seconds."""
+    restored: bool = False
+    """By a trainer that came back."""
 
 
 class ServedVersion(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -94,6 +96,7 @@ class VersionLog:
                 tensors=tuple(entry.digest for entry in manifest.tensors),
                 bytes=manifest.nbytes,
                 time=self._clock(),
+                restored=manifest.restored,
             )
         )
 

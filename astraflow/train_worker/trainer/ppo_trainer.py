@@ -44,7 +44,12 @@ class Publisher(Protocol):
     ) -> None: ...
 
     def offload(
-        self, named_params: Mapping[str, Tensor], version: int, *, canaries: tuple[Canary, ...] = ()
+        self,
+        named_params: Mapping[str, Tensor],
+        version: int,
+        *,
+        canaries: tuple[Canary, ...] = (),
+        restored: bool = False,
     ) -> dict[str, float]: ...
 
     def manifest(self, version: int) -> Manifest: ...
@@ -141,7 +146,7 @@ class AstraFlowPPOTrainer:
             self._config.train_batch_size, endpoint, recovered_version=found.version, recovered_step=found.step
         )
         self._step_of = {**found.step_of, self.version: found.step}
-        return self.publish()
+        return self.publish(restored=True)
 
     def train_on(self, batch: Batch) -> dict[str, float]:
         """One batch: advantages, proximal logprobs where they are needed, an optimiser step per minibatch."""
@@ -166,10 +171,10 @@ class AstraFlowPPOTrainer:
             reply = self.client.notify_version(self.version, step, manifest, run_eval=run_eval)
         return eval_stats(reply.eval_results)
 
-    def publish(self) -> Manifest:
+    def publish(self, restored: bool = False) -> Manifest:
         """Make the current weights pullable as the current version, with what they make of the canaries."""
         canaries = scored_canaries(self.engine, self.settings.temperature)
-        self.publisher.offload(dict(self.engine.named_weights()), self.version, canaries=canaries)
+        self.publisher.offload(dict(self.engine.named_weights()), self.version, canaries=canaries, restored=restored)
         return self.publisher.manifest(self.version)
 
     def _evaluates(self, step: int) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
 
 from astraflow.core.data import Manifest
@@ -108,6 +109,21 @@ def test_a_checkpoint_is_told_by_its_digests(run: Run) -> None:
     result = verify(run.path)
     assert result.checkpoints == {"step_000002": 2, "step_000003": None, "half": None}
     assert result.problems == ["checkpoint step_000003 is none of the published versions"]
+
+
+def test_a_float32_checkpoint_is_told_on_a_bfloat16_wire(tmp_path: Path) -> None:
+    values = np.array([1.0, -0.0, 1.00390625, 3.3e38, np.inf, -1e-40], np.float32)
+    bits = torch.from_numpy(values).bfloat16().view(torch.int16).numpy().tobytes()
+    wire = build_manifest("model0", 4, lay_out([("w", (6,), "bfloat16")]), memoryview(bits))
+    VersionLog(published_log(tmp_path, "model0")).published(wire)
+    (tmp_path / "checkpoints" / "step_000004").mkdir(parents=True)
+    save_file({"w": values}, tmp_path / "checkpoints" / "step_000004" / "model.safetensors")
+    assert verify(tmp_path).checkpoints == {"step_000004": 4}
+
+
+def test_a_trainer_that_came_back_may_publish_the_same_bytes(run: Run) -> None:
+    run.published.published(msgspec.structs.replace(manifest(3, seed=2), restored=True))
+    assert verify(run.path).problems == []
 
 
 def test_changed_tensors_are_named_under_all_their_names(run: Run) -> None:
