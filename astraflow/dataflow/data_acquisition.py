@@ -126,6 +126,14 @@ class DataAcquisition:
             self._books.record(Issue(prompt_id, epoch))
         return [self._lease(key, groups) for key, groups in shares.items() if groups]
 
+    def again(self, key: str) -> Order | None:
+        """All that an instance has leased, to be asked for once more; None for nothing."""
+        group_ids = self._books.ledger.leased(key)
+        if not group_ids:
+            return None
+        self._pool.take(key, len(group_ids))
+        return Order(key, WORKFLOW_ID, tuple(self._task(group_id) for group_id in group_ids))
+
     def expire(self) -> None:
         """Requeue what no RaaS answered in time."""
         moved = self._books.record(Expire(self._clock()))

@@ -188,6 +188,10 @@ class Ledger:
         """Leases that an owner holds."""
         return len(self._leased.get(owner, ()))
 
+    def leased(self, owner: str) -> list[int]:
+        """What an owner has leased, the oldest first."""
+        return sorted(self._leased.get(owner, ()))
+
     def validate(self) -> None:
         """Raise InvariantError unless all indexes and counters agree."""
         by_state = Counter(entry.state for entry in self._entries.values())

@@ -23,11 +23,31 @@ LIVES = 1 << 28
 """Evaluation's group ids that each process has to itself: a RaaS that lives on knows those of the last one."""
 
 
+REGISTRATIONS = 1 << 20
+"""Registrations of RaaS that each process has to itself."""
+
+
 class Origin(msgspec.Struct, frozen=True):
     """What a ledger's numbers mean: it continues only with the same."""
 
     rows: int
     seed: int
+
+
+class Seat(msgspec.Struct, frozen=True):
+    """A RaaS as it is registered."""
+
+    uid: str
+    incarnation: str
+    key: str
+
+    def written(self) -> Var:
+        return Var(seat_name(self.uid), encode(self))
+
+
+def seat_name(uid: str) -> str:
+    """Name of the variable that holds a RaaS's newest registration."""
+    return f"raas/{uid}"
 
 
 @dataclass
@@ -38,6 +58,8 @@ class Past:
     """Processes before this one."""
     loaded: Loaded = field(default_factory=lambda: Loaded(None, []))
     published: dict[str, Published] = field(default_factory=dict)
+    seats: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(uid, incarnation) → key of each RaaS that held leases: the same process keeps them."""
     store: LedgerStore | None = None
 
     @classmethod
@@ -55,11 +77,16 @@ class Past:
         store.commit([Var("origin", encode(origin)), Var("life", str(life).encode())])
         values = {model_id: store.var(published_name(model_id)) for model_id in settings.gconfigs}
         published = {name: decode(value, Published) for name, value in values.items() if value is not None}
-        return cls(life, store.load(), published, store)
+        return cls(life, store.load(), published, store=store)
 
     @property
     def first_eval_id(self) -> int:
         return FIRST_GROUP_ID + self.life * LIVES
+
+    @property
+    def registrations(self) -> int:
+        """Above all that were made before: keys are never used twice, but by whom they belong to."""
+        return self.life * REGISTRATIONS
 
     def read(self, group_id: int) -> Group | None:
         """The trajectories of a group; None where they were not kept or are damaged."""
@@ -73,5 +100,10 @@ class Past:
         """Put policies back and let go of trajectories that nobody needs; returns the ledger."""
         ledger = replay(self.loaded, policies, self.published)
         if self.store is not None:
+            for owner in ledger.owners:
+                value = self.store.var(seat_name(owner.rpartition("#")[0]))
+                seat = None if value is None else decode(value, Seat)
+                if seat is not None and seat.key == owner and seat.incarnation:
+                    self.seats[seat.uid, seat.incarnation] = owner
             self.store.commit([Released(tuple(self.store.kept - ledger.kept))])
         return ledger

@@ -11,7 +11,7 @@ No IO and no clock: calls bring the time. `raas_link` performs what follows from
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -105,12 +105,16 @@ class Registration:
 class RaaSPool:
     """All registrations, one a uid."""
 
-    def __init__(self, model_ids: Collection[str]) -> None:
+    def __init__(
+        self, model_ids: Collection[str], seats: Mapping[tuple[str, str], str] | None = None, registrations: int = 0
+    ) -> None:
+        """seats: (uid, incarnation) → key of RaaS that an earlier Dataflow knew; registrations: those it had made."""
         self.model_ids = tuple(model_ids)
+        self._seats = dict(seats or {})
         self._by_key: dict[str, Instance] = {}
         self._by_uid: dict[str, Instance] = {}
         self.versions = PublishedVersions(model_ids)
-        self._registrations = 0
+        self._registrations = registrations
 
     # ---- joining and leaving ---------------------------------------------------------------------------------------
 
@@ -139,7 +143,7 @@ class RaaSPool:
             return Registration(known, new=False)
         self._registrations += 1
         instance = Instance(
-            key=f"{request.uid}#{self._registrations}",
+            key=self._seats.pop((request.uid, incarnation), f"{request.uid}#{self._registrations}"),
             uid=request.uid,
             url=request.raas_url,
             gpu_count=request.gpu_count,

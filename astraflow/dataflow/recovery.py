@@ -1,7 +1,8 @@
 """Going on after a death: of this process (`restart`), or of a trainer (`rewind`).
 
-Restart. The log is read back: ledger, policies and their versions are what they were at the last commit. Leases are
-lost, since whoever held them knew another process; the dataset's cursor stands after as many occurrences as the ledger
+Restart. The log is read back: ledger, policies and their versions are what they were at the last commit. A RaaS that
+lives on keeps its leases, and is asked for them again, since the order may not have reached it (a task asked for twice
+is one); those of others are lost. The dataset's cursor stands after as many occurrences as the ledger
 has issued (each epoch's order is a function of seed and epoch: there is no other random state). A batch that was served
 and not acknowledged is served again, the same.
 
@@ -14,7 +15,7 @@ only (invariant 5), and a recovery loses none.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from astraflow.core.data import Group, encode
 from astraflow.core.protocol.messages import ReadyRequest
@@ -66,6 +67,26 @@ def usable(group: Group | None, policy: Policy) -> bool:
     return group is not None and not policy.steps.abandoned(sampled_versions(group))
 
 
+class Returning:
+    """RaaS that an earlier Dataflow knew, by their keys, until they are back or given up."""
+
+    def __init__(self, keys: Iterable[str], by: float) -> None:
+        """by: time after which nobody is waited for."""
+        self.keys = set(keys)
+        self._by = by
+
+    def joined(self, uid: str, key: str) -> set[str]:
+        """One registered: returns the key of another process of its name, which is gone."""
+        gone = {other for other in self.keys if other.rpartition("#")[0] == uid} - {key}
+        self.keys -= {key, *gone}
+        return gone
+
+    def late(self, now: float) -> set[str]:
+        """Those that did not come back in time."""
+        gone, self.keys = (self.keys, set()) if now > self._by else (set(), self.keys)
+        return gone
+
+
 class Recovery:
     """Brings the stations back to a state that the ledger allows."""
 
@@ -88,10 +109,13 @@ class Recovery:
         self._max_staleness = max_staleness
         self._snapshot_at = 0
 
-    def restart(self, read: Callable[[int], Group | None]) -> None:
-        """Continue from the replayed ledger and policies. `read`: trajectories that were kept, by group id."""
+    def restart(self, read: Callable[[int], Group | None], returning: Collection[str] = ()) -> None:
+        """Continue from the replayed ledger and policies.
+
+        read: trajectories that were kept, by group id. returning: owners that may come back, and keep their leases.
+        """
         ledger = self._books.ledger
-        for owner in ledger.owners:
+        for owner in set(ledger.owners).difference(returning):
             self._books.record(LoseLeases(owner))
         self._cursor.seek(ledger.counters.asked)
         for policy in self._policies.all:

@@ -38,11 +38,11 @@ from astraflow.dataflow.data_acquisition import DataAcquisition, Flow
 from astraflow.dataflow.data_serving import DataServing
 from astraflow.dataflow.evaluation import Evaluation
 from astraflow.dataflow.journal import Durable
-from astraflow.dataflow.past import Past
+from astraflow.dataflow.past import Past, Seat
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_link import RaaSLinks
-from astraflow.dataflow.raas_pool import Health, RaaSPool
-from astraflow.dataflow.recovery import Recovery
+from astraflow.dataflow.raas_pool import MISSED_AFTER_S, Health, Instance, RaaSPool
+from astraflow.dataflow.recovery import Recovery, Returning
 from astraflow.dataflow.statistics import RolloutStatistics, standing
 from astraflow.dataflow.status import StatusBoard
 from astraflow.dataflow.store import LedgerStore
@@ -84,10 +84,12 @@ class AstraFlow:
         self.stopping = asyncio.Event()
         self.error: AstraFlowError | None = None
         self.policies = Policies(n_samples)
-        self.pool = RaaSPool(list(n_samples))
         past = Past.of(store, settings, len(rows))
+        ledger = past.replay(self.policies)
+        self.pool = RaaSPool(list(n_samples), past.seats, past.registrations)
         self.journal = Durable(store) if store is not None else None
-        self.books = Books(past.replay(self.policies), self.pool, self.journal)
+        self.books = Books(ledger, self.pool, self.journal)
+        self._returning = Returning(past.seats.values(), clock() + MISSED_AFTER_S)
         self.waits = Waits()
         self.statistics = RolloutStatistics(clock)
         self.trajectories = trajectories
@@ -133,7 +135,7 @@ class AstraFlow:
             self._max_staleness,
             clock,
         )
-        self.recovery.restart(past.read)
+        self.recovery.restart(past.read, self._returning.keys)
 
     def _make_serving(self, buffer: BufferConfig, keep_steps: int) -> DataServing:
         def statistics() -> dict[str, float]:
@@ -251,6 +253,8 @@ class AstraFlow:
             for key in self.pool.missed(self._clock()):
                 log.error("RaaS %s is dead: no sign of life; its work goes back to the queue", key)
                 self.links.close(key)
+            for key in self._returning.late(self._clock()):
+                self.acquisition.lost(key)
             self.acquisition.expire()
             self.recovery.snapshot_if_due()
             self._wake.set()
@@ -323,10 +327,19 @@ class AstraFlow:
             log.warning("RaaS %s was started anew", request.uid)
             self.links.close(registration.replaced.key)
         if registration.new:
-            log.info("RaaS %s joins at %s", registration.instance.key, request.raas_url)
-            self.links.open(registration.instance)
+            self._join(registration.instance)
         self._wake.set()
         return m.RegisterRaaSReply(uid=request.uid, pool_size=len(self.pool.live))
+
+    def _join(self, instance: Instance) -> None:
+        log.info("RaaS %s joins at %s", instance.key, instance.url)
+        self.books.journal.append(Seat(instance.uid, instance.incarnation, instance.key).written())
+        self.links.open(instance)
+        for key in self._returning.joined(instance.uid, instance.key):
+            self.acquisition.lost(key)
+        order = self.acquisition.again(instance.key)
+        if order is not None:
+            self.links.send(order)
 
     async def deregister_raas(self, request: m.DeregisterRaaSRequest) -> m.RegisterRaaSReply:
         """A RaaS leaves: after its leases have ended, or at once. An unknown uid is fine."""

@@ -285,3 +285,43 @@ async def test_a_damaged_payload_of_a_ready_group_runs_again(run: Run) -> None:
         assert counters.states[State.READY] == 0
         assert counters.states[State.QUEUED] >= ready
         dataflow.service.books.ledger.validate()
+
+
+@synchronous
+async def test_a_raas_that_lives_on_keeps_its_work_when_dataflow_is_started_again(run: Run) -> None:
+    peer = raas("a", hold=True)
+    async with run.dataflow().running() as first:
+        await first.join(peer, incarnation="one")
+        trainer = first.trainer(2 * B)
+        await trainer.begin()
+        await until(lambda: len(peer.running) == 8)
+        leased = set(peer.running)
+        forgotten = sorted(leased)[:2]
+        for task_id in forgotten:  # as if the order had not reached it
+            del peer.running[task_id]
+    async with run.dataflow().running() as second:
+        ledger = second.service.books.ledger
+        await second.join(peer, incarnation="one")
+        await until(lambda: set(peer.running) >= leased)
+        assert second.service.pool.live[0].inflight == 8
+        await peer.finish(sorted(leased))
+        again = ScriptedTrainer(second.client, batch_size=2 * B)
+        again.version, again.step = trainer.version, trainer.step
+        await again.train()
+        assert (ledger.counters.lost_leases, ledger.counters.orphans) == (0, 0)
+        second.service.pool.validate()
+
+
+@synchronous
+async def test_the_work_of_another_process_of_that_name_goes_to_others(run: Run) -> None:
+    async with run.dataflow().running() as first:
+        peer = raas("a", hold=True)
+        await first.join(peer, incarnation="one")
+        await first.trainer(2 * B).begin()
+        await until(lambda: len(peer.running) == 8)
+    async with run.dataflow().running() as second:
+        ledger = second.service.books.ledger
+        assert ledger.counters.states[State.LEASED] == 8
+        await second.join(raas("a", hold=True), incarnation="two")
+        assert ledger.counters.lost_leases == 8
+        ledger.validate()
