@@ -24,6 +24,7 @@ import tomllib
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -260,6 +261,24 @@ def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
     reference = (tmp_path / "reference" / "configuration.html").read_text("utf-8")
     assert "max_staleness" in reference
     assert "astraflow doctor" in (tmp_path / "reference" / "commands.html").read_text("utf-8")
+
+
+def test_the_curve_shows_what_a_run_measured(tmp_path: Path) -> None:
+    run = tmp_path / "quickstart" / "seed-1"
+    run.mkdir(parents=True)
+    shares = {"eval/held_out/avg@k": 25.0, "eval/held_out/avg@k_low": 20.0, "eval/held_out/avg@k_high": 30.0}
+    records = [
+        {"step": 0, **shares},
+        {"step": 1, "rollout/samples": 8.0, "rollout/reward_mean": 0.5},
+        {"step": 2, "rollout/samples": 8.0, "rollout/reward_mean": 1.0},
+    ]
+    (run / "metrics.jsonl").write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
+    command = [sys.executable, str(ROOT / "docs" / "make_curve.py"), str(run)]
+    drawn = ElementTree.fromstring(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    (point,) = drawn.findall("{*}circle")
+    assert point.attrib["cy"] == "244.0"  # a quarter of the way from 0% (312) to 100% (40)
+    assert any("M380.0 176.0L704.0 108.0" in path.attrib["d"] for path in drawn.findall("{*}path"))
+    assert (ROOT / "docs" / "learning-curve.svg").stat().st_size < 100_000
 
 
 def test_how_a_page_is_read() -> None:
