@@ -88,7 +88,7 @@ def change(bits: np.ndarray, density: float, seed: int) -> int:
     for start in range(0, len(bits), 2**22):
         part = bits[start : start + 2**22]
         exponent = ((part >> 7) & 0xFF).astype(np.float32)
-        probability = np.exp2(np.clip(exponent.max() - exponent, 0, 12))
+        probability = np.exp2(np.clip(exponent.max() - exponent, 0, 6))
         for _ in range(6):  # what would be certain is cut off and made up for elsewhere
             probability = np.minimum(probability * (density / probability.mean()), 1.0)
         chosen = rng.random(len(part), np.float32) < probability

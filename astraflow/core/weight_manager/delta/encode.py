@@ -175,7 +175,6 @@ class _Writer:
         tensors: dict[str, list[bytes]] = {"tensors": [zlib.compress(msgspec.json.encode(table), 6, -15)]}
         for kind, planes in (("gaps", self._gaps), ("values", self._values)):
             for place, plane in enumerate(planes):
-                plane.finish()
                 if plane.parts:
                     tensors[f"{kind}.{place}"] = plane.parts
         if self._full:

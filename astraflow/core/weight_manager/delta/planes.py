@@ -1,8 +1,8 @@
 """Entries ↔ byte planes. An entry is a changed element: its gap to the entry before it, and its new value.
 
-The bytes of equal significance lie together, one deflate stream (RFC 1951) a plane, because each plane has its own
-statistics: low gap bytes and mantissas are noise and are stored, high gap bytes and exponents are few symbols and take
-a Huffman code. Values are rotated left by one bit first, which gathers the exponent in the highest byte.
+The bytes of equal significance lie together in a plane, deflate streams (RFC 1951) of a block each, because each has
+its own statistics: low gap bytes and mantissas are near noise, high gap bytes and exponents are few symbols and take a
+Huffman code. Values are rotated left by one bit first, which gathers the exponent in the highest byte.
 
 Deflate and not zstd: on the high gap byte at 0.4% density its Huffman-only mode takes 1.56 bits an entry (entropy
 1.47), zstd's fastest 1.91 and more, since zstd cannot be kept from matching what only looks repetitive.
@@ -22,69 +22,76 @@ BLOCK = 2**17
 UNSIGNED: dict[int, type[np.unsignedinteger]] = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 """Element size in bytes → the integers that stand for its bits."""
 _RAW_DEFLATE = -15
-_STORED_ABOVE = 7.8
-"""Bits of entropy a byte above which a plane is stored: coding would gain 2% and cost all the time."""
+INPUT = 2**16
+"""Bytes that are given to a decoder at once: what it does not take is copied back."""
+_STORED_ABOVE = 7.9
+"""Bits of entropy a byte above which a block is stored: coding would gain 1% and cost all the time."""
+_SAMPLE = 2**14
+"""Bytes of a block that its entropy is judged on."""
 _RUNS_ABOVE = 0.9
 """Share of one symbol above which runs are worth looking for."""
 
 
 class PlaneWriter:
-    """One plane: bytes in, deflate out. How to code is decided on the first block."""
+    """One plane: bytes in, deflate out. How to code is decided per block: tensors differ."""
 
     def __init__(self) -> None:
-        self._coder: zlib._Compress | None = None
         self.parts: list[bytes] = []
         self.length = 0
 
     def write(self, block: np.ndarray) -> None:
-        """Add bytes (u8 [n])."""
-        if self._coder is None:
-            level, strategy = _method(block)
-            self._coder = zlib.compressobj(level, zlib.DEFLATED, _RAW_DEFLATE, 9, strategy)
-        self._keep(self._coder.compress(block.data))
-
-    def finish(self) -> None:
-        if self._coder is not None:
-            self._keep(self._coder.flush())
-
-    def _keep(self, part: bytes) -> None:
-        if part:
-            self.parts.append(part)
-            self.length += len(part)
+        """Add bytes (u8 [n]) as a deflate stream of their own."""
+        level, strategy = _method(block)
+        coder = zlib.compressobj(level, zlib.DEFLATED, _RAW_DEFLATE, 9, strategy)
+        part = coder.compress(block.data) + coder.flush()
+        self.parts.append(part)
+        self.length += len(part)
 
 
 class PlaneReader:
     """One plane: exactly as many bytes as are asked for, never more (a small file cannot blow up)."""
 
-    def __init__(self, name: str, stream: memoryview) -> None:
+    def __init__(self, name: str, data: memoryview) -> None:
         self._name = name
+        self._data = data
+        self._place = 0
         self._decoder = zlib.decompressobj(_RAW_DEFLATE)
-        self._left: bytes | memoryview = stream
+        self._begun = False
+        """Whether the decoder is in the middle of a stream."""
 
     def read(self, count: int) -> np.ndarray:
-        """The next `count` bytes, u8. WeightError: the stream is broken or ends before."""
+        """The next `count` bytes, u8. WeightError: a stream is broken or the plane ends before."""
         parts = []
         missing = count
         while missing:
-            try:
-                part = self._decoder.decompress(self._left, missing)
-            except zlib.error as error:
-                raise WeightError(f"plane {self._name} of a delta: {error}") from error
-            self._left = self._decoder.unconsumed_tail
-            if not part:
+            part, progress = self._step(missing)
+            if not progress:
                 raise WeightError(f"plane {self._name} of a delta ends {missing} bytes early")
             parts.append(part)
             missing -= len(part)
-        return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), np.uint8)
+        return np.frombuffer(b"".join(parts), np.uint8)
 
     def finish(self) -> None:
-        """Raise WeightError where bytes are left over."""
+        """Raise WeightError where anything is left over or cut off."""
+        while self._begun or self._place < len(self._data):
+            part, progress = self._step(1)
+            if part or not progress:
+                raise WeightError(f"plane {self._name} of a delta has bytes beyond its last entry, or lacks its end")
+
+    def _step(self, most: int) -> tuple[bytes, bool]:
+        """Decode up to `most` bytes of a slice of the input; whether anything was read or written."""
+        piece = self._data[self._place : self._place + INPUT]
         try:
-            extra = self._decoder.decompress(self._left, 1)
+            part = self._decoder.decompress(piece, most)
         except zlib.error as error:
             raise WeightError(f"plane {self._name} of a delta: {error}") from error
-        if extra or self._decoder.unused_data or (self._left and not self._decoder.eof):
-            raise WeightError(f"plane {self._name} of a delta has bytes beyond its last entry")
+        ended = self._decoder.eof
+        used = len(piece) - len(self._decoder.unused_data if ended else self._decoder.unconsumed_tail)
+        self._place += used
+        self._begun = not ended and (self._begun or used > 0)
+        if ended:
+            self._decoder = zlib.decompressobj(_RAW_DEFLATE)
+        return part, bool(part or used or ended)
 
 
 def to_planes(numbers: np.ndarray) -> np.ndarray:
@@ -111,11 +118,11 @@ def rotate_right(values: np.ndarray) -> np.ndarray:
 
 
 def _method(block: np.ndarray) -> tuple[int, int]:
-    """zlib level and strategy for a plane that begins with `block`."""
-    shares = np.bincount(block, minlength=256) / max(len(block), 1)
+    """zlib level and strategy for a block."""
+    sample = block[:: max(1, len(block) // _SAMPLE)]
+    shares = np.bincount(sample, minlength=256) / len(sample)
     seen = shares[shares > 0]
     if float(shares.max()) > _RUNS_ABOVE:
         return 1, zlib.Z_DEFAULT_STRATEGY
     entropy = float(-(seen * np.log2(seen)).sum())
-    # few bytes say little about their distribution; coding them costs nothing
-    return (0, zlib.Z_DEFAULT_STRATEGY) if entropy > _STORED_ABOVE and len(block) >= 4096 else (1, zlib.Z_HUFFMAN_ONLY)
+    return (0, zlib.Z_DEFAULT_STRATEGY) if entropy > _STORED_ABOVE else (1, zlib.Z_HUFFMAN_ONLY)
