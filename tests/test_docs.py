@@ -42,8 +42,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SMALL = (
     "base_model.total_train_steps=20 base_model.dataset.size=200 dataflow.rollout_dataset.size=100 "
     "dataflow.eval_datasets.held_out.size=10 dataflow.buffer.filter_function=null rollout.max_concurrent_rollouts=8 "
-    "trainer_base.total_train_steps=2 trainer_base.train_batch_size=32"
+    "trainer_base.total_train_steps=2 trainer_base.train_batch_size=32 +trainer_base.actor.entropy_coef=0.01"
 )
+"""The entropy bonus moves the weights where every reward is 0, as a base model of 20 steps has it."""
 RUN = "runs/quickstart/seed-1"
 BLOCK = re.compile(
     r"(?:^<!-- docs-test: (?P<how>[^\n]+) -->\n\n|^`(?P<file>[\w./-]+)`:\n\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$",
