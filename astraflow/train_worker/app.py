@@ -19,7 +19,7 @@ from types import FrameType
 import torch
 
 from astraflow.core.config import load_tree, read_settings
-from astraflow.core.model import load_model
+from astraflow.core.model import load_model, return_large_blocks
 from astraflow.core.observability import lifeline, log
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.observability.sinks.base import LoggedRun
@@ -92,6 +92,7 @@ def build_engine(settings: TrainWorkerSettings) -> NativeEngine:
     """Load the model into the engine that the configuration names."""
     config = settings.trainer
     decoder, _ = load_model(settings.model_path, settings.experiment.dtype)
+    return_large_blocks(decoder)
     return NativeEngine(
         decoder,
         config.actor.optimizer,

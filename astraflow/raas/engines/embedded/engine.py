@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from astraflow.core.data import GenerationHyperparameters, ModelRequest, ModelResponse, StopReason
-from astraflow.core.model import Decoder, load_model, named_weights
+from astraflow.core.model import Decoder, load_model, named_weights, return_large_blocks
 from astraflow.core.text import Tokenizer, load_tokenizer
 from astraflow.errors import AstraFlowError, EngineError
 from astraflow.raas.engines.base import EngineLoad, Weights
@@ -103,6 +103,7 @@ class EmbeddedEngine:
     ) -> Self:
         """Load a Hugging Face directory, with the tokenizer beside it by default; `options` are the constructor's."""
         decoder, _ = load_model(model_path, dtype)
+        return_large_blocks(decoder)
         return cls(model_id, decoder.to(device), tokenizer=load_tokenizer(tokenizer_path or model_path), **options)
 
     def supports(self, gconfig: GenerationHyperparameters) -> None:
