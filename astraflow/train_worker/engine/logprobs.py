@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-MAX_LOGITS = 2**23
-"""Most logits (float32) of one slice: 32 MiB, of which forward and backward hold half a dozen copies."""
+MAX_LOGITS = 2**22
+"""Most logits (float32) of one slice: 16 MiB, of which forward and backward hold half a dozen copies."""
 
 
 def entropy_of(logits_MV: Tensor) -> Tensor:
