@@ -20,6 +20,9 @@ from astraflow.train_worker.config import SFTSettings, TrainWorkerSettings
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Read by the numeric libraries when they load; a library left to itself takes every core."""
 
+NOTIFY_MARGIN_S = 60.0
+"""What a train worker waits beyond Dataflow's own deadlines."""
+
 
 @dataclass(frozen=True)
 class ProcessSpec:
@@ -107,6 +110,7 @@ def trainer_specs(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, d
             max_new_tokens=gconfig.max_new_tokens,
             temperature=gconfig.temperature,
             trainer=trainer,
+            notify_timeout_s=config.dataflow.eval.timeout_s + config.dataflow.barrier_timeout_s + NOTIFY_MARGIN_S,
             dataflow_url=dataflow_url,
             run_dir=str(run_dir.root),
         )

@@ -215,6 +215,9 @@ class TrainWorkerSettings(Section):
     temperature: float = Field(default=1.0, gt=0)
     """Rollout temperature: the trainer's logprobs are of the same distribution."""
     trainer: TrainerConfig
+    notify_timeout_s: float = Field(default=900.0, gt=0)
+    """Longest wait for a version to be taken, its evaluation included: longer than Dataflow's own deadlines, whose
+    messages name who is late."""
     dataflow_url: str
     host: str = "127.0.0.1"
     """Address of the weight sender agent."""

@@ -82,8 +82,9 @@ def test_a_run_from_settings_to_exit(bench: Bench) -> None:
     assert process.returncode == 0, log
     records = [json.loads(line) for line in RunDirectory(bench.root).metrics.read_text("utf-8").splitlines()]
     assert [record["step"] for record in records] == [1, 2]
-    assert [n.version for n in bench.dataflow.notified] == [1, 2]
-    digests = [bench.dataflow.ready[0].manifest.digest, *(n.manifest.digest for n in bench.dataflow.notified)]
+    assert [n.version for n in bench.dataflow.notified] == [0, 1, 2]
+    digests = [n.manifest.digest for n in bench.dataflow.notified]
+    assert digests[0] == bench.dataflow.ready[0].manifest.digest
     assert len(set(digests)) == 3
     load_model(bench.root / "checkpoints" / "step_000002")
     assert RunDirectory(bench.root).endpoint("train_worker-model0", process.pid) is not None

@@ -22,6 +22,7 @@ from astraflow.core.data import Batch, Canary, Manifest
 from astraflow.core.observability.kept import TrainerLogprobs, kept_rows
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.observability.spans import SpanLog
+from astraflow.core.protocol import messages as m
 from astraflow.core.text.tokenizer import Tokenizer
 from astraflow.train_worker.canaries import scored_canaries
 from astraflow.train_worker.checkpoint import TrainerProgress
@@ -128,7 +129,7 @@ class AstraFlowPPOTrainer:
         LOGGER.info("ready: %s, version %d is %s", self.settings.model_id, self.version, manifest.digest)
         run_eval = not step and self._config.evaluator.eval_at_start
         with self._phase("eval" if run_eval else "notify"):  # rollout services pull this version from here on
-            reply = self.client.notify_version(self.version, step or 0, manifest, run_eval=run_eval)
+            reply = self._notify(step or 0, manifest, run_eval)
         if run_eval:
             self._commit(0, eval_stats(reply.eval_results))
         self._seconds.clear()
@@ -168,8 +169,12 @@ class AstraFlowPPOTrainer:
         with self._phase("publish"):
             manifest = self.publish()
         with self._phase("eval" if run_eval else "notify"):
-            reply = self.client.notify_version(self.version, step, manifest, run_eval=run_eval)
+            reply = self._notify(step, manifest, run_eval)
         return eval_stats(reply.eval_results)
+
+    def _notify(self, step: int, manifest: Manifest, run_eval: bool) -> m.NotifyVersionReply:
+        timeout = self.settings.notify_timeout_s
+        return self.client.notify_version(self.version, step, manifest, run_eval=run_eval, timeout=timeout)
 
     def publish(self, restored: bool = False) -> Manifest:
         """Make the current weights pullable as the current version, with what they make of the canaries."""
