@@ -93,7 +93,7 @@ def test_it_serves_over_a_socket_and_stops_on_sigterm(tmp_path: Path) -> None:
     with program(tmp_path) as process:
         asyncio.run(asyncio.wait_for(body(url_of(tmp_path, process)), 30))
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=10)
+        _, log = process.communicate(timeout=60)
     assert process.returncode == 0, log
     assert "Dataflow has stopped" in log
     assert (tmp_path / "run" / "trajectories" / "step_000003.jsonl").exists()
@@ -110,7 +110,7 @@ def test_a_run_that_cannot_go_on_tells_its_trainer_and_exits_with_one(tmp_path: 
 
     with program(tmp_path) as process:
         asyncio.run(asyncio.wait_for(body(url_of(tmp_path, process)), 30))
-        _, log = process.communicate(timeout=10)
+        _, log = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "the run stops: WorkflowError: 8 samples in a row" in log
     assert "Traceback: boom" in log

@@ -27,7 +27,7 @@ manager.manifest(0)
 print(manager.agent_pid, manager.get_sender_endpoint(), flush=True)
 sys.stdin.read()
 """
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class Run:
