@@ -109,9 +109,10 @@ class LocalProcesses:
         waiting = set(until)
         while waiting:
             for child in self._children():
-                if child.returncode == 0 and child.name in until:
+                code = child.returncode  # read once: a process may end between two looks
+                if code == 0 and child.name in until:
                     waiting.discard(child.name)
-                elif child.returncode is not None and not self._start_again(child):
+                elif code is not None and not self._start_again(child):
                     raise self._blame()
             tick()
             time.sleep(poll)

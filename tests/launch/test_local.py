@@ -97,6 +97,30 @@ def test_a_process_that_dies_is_started_again_as_often_as_allowed(run_dir: RunDi
     assert gone(killed)
 
 
+class EndsBetweenLooks:
+    """A trainer that is seen running, and has ended well a moment later."""
+
+    name = "trainer"
+    pid = -1
+    ending = "exit code 0"
+
+    def __init__(self) -> None:
+        self._looks = iter([None])
+
+    @property
+    def returncode(self) -> int | None:
+        return next(self._looks, 0)
+
+
+def test_a_process_that_ends_well_between_two_looks_is_no_failure(
+    run_dir: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes = LocalProcesses(run_dir)
+    child = EndsBetweenLooks()
+    monkeypatch.setattr(processes, "_children", lambda: [child])
+    processes.watch(["trainer"])
+
+
 def test_a_failure_is_shown_with_its_last_lines_and_stops_the_rest(run_dir: RunDirectory) -> None:
     with (
         pytest.raises(PeerError, match=r"(?s)trainer \(pid \d+\) ended: exit code 3.*the reason of it all"),
