@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 PARENT = """
-import sys, time
+import signal, sys, time
 import torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 from astraflow.core.weight_manager import WeightManager
 manager = WeightManager("model0", "secret")
 params = {"w": torch.zeros(1000)}
