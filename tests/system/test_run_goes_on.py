@@ -30,7 +30,7 @@ SMALL = (
     f"trainer_base.recover.freq_steps={KEPT_EVERY}",
 )
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 
 
 def start(run_dir: Path) -> subprocess.Popen[str]:

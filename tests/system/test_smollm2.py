@@ -24,7 +24,11 @@ NAME = "smollm2-135m-instruct"
 PROMPTS = 100
 NEW_TOKENS = 8
 
-pytestmark = [pytest.mark.system, pytest.mark.skipif(complaint(NAME) is not None, reason=f"{complaint(NAME)}")]
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.nightly,
+    pytest.mark.skipif(complaint(NAME) is not None, reason=f"{complaint(NAME)}"),
+]
 
 
 @pytest.fixture(scope="module")
