@@ -64,15 +64,20 @@ class BulkServer:
             raise CallerError(f"cannot listen on {host}: {error.strerror}") from error
         self._socket.listen(MAX_STREAMS)
         self.port: int = self._socket.getsockname()[1]
+        self._accepting = threading.Thread(target=self._accept, name="bulk-accept", daemon=True)
+        self._streams: dict[socket.socket, threading.Thread] = {}
 
     def start(self) -> None:
-        threading.Thread(target=self._accept, name="bulk-accept", daemon=True).start()
+        self._accepting.start()
 
     def close(self) -> None:
-        """Stop accepting; streams in progress end with their threads."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
+        """Stop accepting and cut the streams in progress; afterwards no thread reads what was lent."""
+        _wake(self._socket)
         self._socket.close()
+        self._accepting.join()
+        for connection, thread in list(self._streams.items()):
+            _wake(connection)
+            thread.join()
 
     def _accept(self) -> None:
         while True:
@@ -81,7 +86,9 @@ class BulkServer:
             except OSError:
                 return  # closed
             if self._places.acquire(blocking=False):
-                threading.Thread(target=self._serve, args=(connection,), name="bulk-stream", daemon=True).start()
+                thread = threading.Thread(target=self._serve, args=(connection,), name="bulk-stream", daemon=True)
+                self._streams[connection] = thread
+                thread.start()
             else:
                 connection.close()
 
@@ -94,6 +101,7 @@ class BulkServer:
         except OSError:
             pass  # the receiver went away or stalls; it resumes or gives up by itself
         finally:
+            del self._streams[connection]
             self._places.release()
 
     def _send_range(self, connection: socket.socket) -> None:
@@ -133,8 +141,7 @@ class TcpFetch:
         self._ended.set()
         with self._lock:
             for connection in self._open:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+                _wake(connection)
 
     def _fetch_range(self, start: int, end: int) -> bool:
         """Fetch bytes [start, end); False where the version is gone."""
@@ -181,6 +188,12 @@ class TcpFetch:
             with self._lock:
                 self._open.discard(connection)
             connection.close()
+
+
+def _wake(connection: socket.socket) -> None:
+    """End what another thread does with a socket."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Stream:
