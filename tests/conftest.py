@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,31 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # the same examples every time, and no deadline: a first call that imports is slow on a busy machine
 settings.register_profile("seeded", deadline=None, derandomize=True, database=None)
 settings.load_profile("seeded")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def model_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Base models of whole-system runs are made once for all tests, and never taken from an earlier session."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASTRAFLOW_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+SMALL_RUN = (
+    "base_model.total_train_steps=20",
+    "base_model.dataset.size=200",
+    "dataflow.rollout_dataset.size=100",
+    "dataflow.eval_datasets.held_out.size=4",
+    "dataflow.buffer.filter_function=null",
+    "rollout.max_concurrent_rollouts=8",
+    "trainer_base.train_batch_size=32",
+)
+
+
+@pytest.fixture(scope="session")
+def small_run() -> tuple[str, ...]:
+    """Overrides of the quickstart: all programs and every part, steps of a second, nothing is learnt."""
+    return SMALL_RUN
 
 
 RUN_YAML = """\

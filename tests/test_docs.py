@@ -4,7 +4,7 @@ A page's `console` blocks (commands after "$ ", the other lines have to be in wh
 (scripts) are run from top to bottom in a folder that holds what a clone holds. A block under a paragraph that is only
 a file name in code and a colon is that file. A comment right above a block changes how it is run:
 
-    <!-- docs-test: small -->          `astraflow run` gets the overrides of SMALL, which learn nothing and take seconds
+    <!-- docs-test: small -->          `astraflow run` is the small run of conftest.py, of two steps
     <!-- docs-test: dry-run -->        `astraflow run` gets --dry-run
     <!-- docs-test: with TEXT -->      commands get this at their end
     <!-- docs-test: exit 2 -->         the commands end with this code
@@ -39,11 +39,7 @@ FOLLOWED_ELSEWHERE = {
 }
 """Page → the test that follows it, in a way of its own."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SMALL = (
-    "base_model.total_train_steps=20 base_model.dataset.size=200 dataflow.rollout_dataset.size=100 "
-    "dataflow.eval_datasets.held_out.size=10 dataflow.buffer.filter_function=null rollout.max_concurrent_rollouts=8 "
-    "trainer_base.total_train_steps=2 trainer_base.train_batch_size=32 +trainer_base.actor.entropy_coef=0.01"
-)
+SHORT = ("trainer_base.total_train_steps=2", "+trainer_base.actor.entropy_coef=0.01")
 """The entropy bonus moves the weights where every reward is 0, as a base model of 20 steps has it."""
 RUN = "runs/quickstart/seed-1"
 BLOCK = re.compile(
@@ -84,7 +80,7 @@ def options(how: str) -> dict[str, str]:
     return {name: value for name, _, value in (part.strip().partition(" ") for part in how.split(",")) if name}
 
 
-def adapted(command: str, how: dict[str, str]) -> str:
+def adapted(command: str, how: dict[str, str], small: str = "") -> str:
     """The command as it is run here."""
     if command.startswith("make "):
         return command.replace("make ", "make --dry-run ", 1)
@@ -92,7 +88,7 @@ def adapted(command: str, how: dict[str, str]) -> str:
         check_installable(command)
         return "true"
     if re.search(r"(^| )astraflow run ", command):
-        command += f" {SMALL}" if "small" in how else " --dry-run" if "dry-run" in how else ""
+        command += f" {small}" if "small" in how else " --dry-run" if "dry-run" in how else ""
     return f"{command} {how['with']}" if "with" in how else command
 
 
@@ -106,12 +102,6 @@ def check_installable(command: str) -> None:
             assert set(own[1].split(",")) <= set(extras), command
         elif not name.startswith("-"):
             assert name in project, command
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where base models are kept: made once for all pages."""
-    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
@@ -130,14 +120,13 @@ def clone(tmp_path: Path) -> Path:
 class Shell:
     """Runs commands one after the other as a person at a terminal: `cd` stays."""
 
-    def __init__(self, folder: Path, cache: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         self.environment = {
             **os.environ,
             "PATH": path,
             "PYTHONPATH": os.pathsep.join([str(folder / ".site"), str(ROOT)]),
-            "ASTRAFLOW_CACHE": str(cache),
         }
 
     def run(self, command: str) -> tuple[int, str]:
@@ -171,12 +160,13 @@ def pages_with_commands() -> list[str]:
 
 @pytest.mark.system
 @pytest.mark.parametrize("page", pages_with_commands())
-def test_every_command_runs_and_prints_what_the_page_shows(page: str, clone: Path, cache: Path) -> None:
-    shell = Shell(clone, cache)
+def test_every_command_runs_and_prints_what_the_page_shows(page: str, clone: Path, small_run: tuple[str, ...]) -> None:
+    shell = Shell(clone)
+    small = shlex.join([*small_run, *SHORT])
     found = blocks(ROOT / page)
     text = "".join(block.text for block in found)
     if RUN in text and "astraflow run" not in text:
-        code, printed = shell.run(f"astraflow run examples/quickstart.yaml {SMALL}")
+        code, printed = shell.run(f"astraflow run examples/quickstart.yaml {small}")
         assert code == 0, printed
     for block in found:
         if block.file:
@@ -185,7 +175,7 @@ def test_every_command_runs_and_prints_what_the_page_shows(page: str, clone: Pat
         if "needs" in how and find_spec(how["needs"]) is None:
             continue
         for command, shown in commands(block):
-            code, printed = shell.run(adapted(command, how))
+            code, printed = shell.run(adapted(command, how, small))
             assert code == int(how.get("exit", 0)), f"{command}\n{printed}"
             for line in shown:
                 assert LINE_NUMBER.sub(".yaml:N", line) in LINE_NUMBER.sub(".yaml:N", printed), f"{command}\n{printed}"

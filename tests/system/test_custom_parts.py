@@ -38,9 +38,9 @@ def test_the_guide_has_the_commands_that_are_followed_here() -> None:
     ]
 
 
-def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+def environment(**more: str) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "ASTRAFLOW_CACHE": str(tmp_path / "cache"), **more}
+    return {**os.environ, "PATH": path, **more}
 
 
 def shell(command: str, folder: Path, env: dict[str, str]) -> str:
@@ -83,7 +83,7 @@ def install(folder: Path, site: Path) -> None:
 @pytest.mark.system
 def test_the_trio_works_in_an_empty_folder_and_by_name(tmp_path: Path) -> None:
     make_folder, dry_run, run, _, run_by_name = COMMANDS
-    env = environment(tmp_path)
+    env = environment()
     shell(make_folder, tmp_path, env)
     folder = tmp_path / "my-parts"
     for name, text in FILES.items():
@@ -102,6 +102,6 @@ def test_the_trio_works_in_an_empty_folder_and_by_name(tmp_path: Path) -> None:
 
     site = tmp_path / "site"
     install(folder, site)
-    shell(f"{run_by_name} trainer_base.total_train_steps=2", folder, environment(tmp_path, PYTHONPATH=str(site)))
+    shell(f"{run_by_name} trainer_base.total_train_steps=2", folder, environment(PYTHONPATH=str(site)))
     assert json.loads((folder / "runs" / "custom" / "summary.json").read_text())["rl_steps"] == 2
     assert (folder / "runs" / "custom.1").is_dir(), "the first run was kept"

@@ -23,12 +23,7 @@ STOP_WITHIN_S = 10.0
 pytestmark = pytest.mark.system
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return {**os.environ, "ASTRAFLOW_CACHE": str(tmp_path_factory.mktemp("cache"))}
-
-
-def start(environment: dict[str, str], run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
+def start(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
     command = [
         sys.executable,
         "-m",
@@ -38,7 +33,7 @@ def start(environment: dict[str, str], run_dir: Path, *overrides: str) -> subpro
         f"experiment.fileroot={run_dir}",
         *overrides,
     ]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def follow(process: subprocess.Popen[str], words: str) -> list[str]:
@@ -65,9 +60,9 @@ def processes_of(run_dir: Path) -> dict[int, str]:
     return found
 
 
-def test_the_model_learns_by_the_whole_system(environment: dict[str, str], tmp_path: Path) -> None:
+def test_the_model_learns_by_the_whole_system(tmp_path: Path) -> None:
     steps = 30
-    process = start(environment, tmp_path / "run", f"trainer_base.total_train_steps={steps}")
+    process = start(tmp_path / "run", f"trainer_base.total_train_steps={steps}")
     lines = follow(process, "step 10/")
     pids = processes_of(tmp_path / "run")
     rest, _ = process.communicate(timeout=240)
@@ -103,11 +98,9 @@ def test_the_model_learns_by_the_whole_system(environment: dict[str, str], tmp_p
     ids=["raas", "trainer", "ctrl-c"],
 )
 def test_a_death_or_ctrl_c_in_the_middle_ends_everything(
-    environment: dict[str, str], tmp_path: Path, victim: str, order: signal.Signals, exit_code: int
+    small_run: tuple[str, ...], tmp_path: Path, victim: str, order: signal.Signals, exit_code: int
 ) -> None:
-    process = start(
-        environment, tmp_path / "run", "trainer_base.total_train_steps=500", "base_model.total_train_steps=30"
-    )
+    process = start(tmp_path / "run", "trainer_base.total_train_steps=5000", *small_run)
     lines = follow(process, "step 3/")
     pids = processes_of(tmp_path / "run")
     targets = [pid for pid, command in pids.items() if victim and victim in command] or [process.pid]
@@ -123,10 +116,8 @@ def test_a_death_or_ctrl_c_in_the_middle_ends_everything(
     assert list((tmp_path / "run" / "endpoints").iterdir()) == []
 
 
-def test_nothing_outlives_a_launcher_that_is_killed(environment: dict[str, str], tmp_path: Path) -> None:
-    process = start(
-        environment, tmp_path / "run", "trainer_base.total_train_steps=500", "base_model.total_train_steps=30"
-    )
+def test_nothing_outlives_a_launcher_that_is_killed(small_run: tuple[str, ...], tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "trainer_base.total_train_steps=5000", *small_run)
     follow(process, "step 3/")
     waits = [os.pidfd_open(pid) for pid in processes_of(tmp_path / "run")]
     process.kill()

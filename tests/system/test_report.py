@@ -1,7 +1,6 @@
 """The report and the metrics glossary against a real run of the quickstart, cut short."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -27,18 +26,10 @@ RARE = {
 pytestmark = pytest.mark.system
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds the base model of all runs here."""
-    return tmp_path_factory.mktemp("cache")
-
-
-def start(folder: Path, cache: Path, *overrides: str) -> subprocess.Popen[str]:
+def start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "astraflow.cli.main", "run", str(RECIPE), f"experiment.fileroot={folder / 'run'}"]
-    environment = {**os.environ, "ASTRAFLOW_CACHE": str(cache)}
     return subprocess.Popen(
-        [*command, "base_model.total_train_steps=250", *overrides],
-        env=environment,
+        [*command, *overrides],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -46,9 +37,9 @@ def start(folder: Path, cache: Path, *overrides: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> RunDirectory:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     folder = tmp_path_factory.mktemp("short")
-    process = start(folder, cache, "trainer_base.total_train_steps=4", "dataflow.eval_datasets.held_out.size=20")
+    process = start(folder, "trainer_base.total_train_steps=4", "dataflow.eval_datasets.held_out.size=20")
     said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
     assert f"report: {folder}/run/report.html" in said
@@ -123,8 +114,8 @@ def test_engine_and_trainer_agree_where_no_weights_moved(run: RunDirectory) -> N
     assert max(current) < 1e-3
 
 
-def test_a_run_that_is_stopped_leaves_a_report(tmp_path: Path, cache: Path) -> None:
-    process = start(tmp_path, cache, "trainer_base.total_train_steps=500", "trainer_base.evaluator.eval_at_start=false")
+def test_a_run_that_is_stopped_leaves_a_report(small_run: tuple[str, ...], tmp_path: Path) -> None:
+    process = start(tmp_path, "trainer_base.total_train_steps=5000", *small_run)
     assert process.stdout is not None
     for line in process.stdout:
         if "step 2/" in line:

@@ -16,27 +16,27 @@ from astraflow.dataflow.audit import audit
 
 RECIPE = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
 STEPS, GROUPS, KEPT_EVERY = 40, 4, 2
-SMALL = (
-    "base_model.total_train_steps=20",
-    "base_model.dataset.size=200",
-    "dataflow.rollout_dataset.size=100",
-    "dataflow.eval_datasets.held_out.size=4",
-    "dataflow.buffer.filter_function=null",
-    "rollout.max_concurrent_rollouts=8",
+LONG = (
     f"trainer_base.total_train_steps={STEPS}",
-    f"trainer_base.train_batch_size={8 * GROUPS}",
     "trainer_base.evaluator.freq_steps=null",
     "trainer_base.recover.mode=auto",
     f"trainer_base.recover.freq_steps={KEPT_EVERY}",
 )
 
-pytestmark = [pytest.mark.system, pytest.mark.nightly]
+pytestmark = pytest.mark.system
 
 
-def start(run_dir: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "astraflow.cli.main", "run", str(RECIPE), f"experiment.fileroot={run_dir}", *SMALL]
-    environment = {**os.environ, "ASTRAFLOW_CACHE": str(run_dir.with_name("cache"))}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def start(run_dir: Path, overrides: tuple[str, ...]) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "astraflow.cli.main",
+        "run",
+        str(RECIPE),
+        f"experiment.fileroot={run_dir}",
+        *overrides,
+    ]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def follow(process: subprocess.Popen[str], words: str, said: list[str]) -> None:
@@ -55,9 +55,9 @@ def kill(run_dir: Path, name: str) -> None:
     os.kill(announced.pid, signal.SIGKILL)
 
 
-def test_a_killed_run_goes_on(tmp_path: Path) -> None:
+def test_a_killed_run_goes_on(small_run: tuple[str, ...], tmp_path: Path) -> None:
     run_dir, said = tmp_path / "run", list[str]()
-    first = start(run_dir)
+    first = start(run_dir, (*small_run, *LONG))
     for step, name in ((3, "train_worker-model0"), (9, "dataflow"), (15, "raas-0")):
         follow(first, f"step {step}/", said)
         kill(run_dir, name)
@@ -65,7 +65,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     follow(first, "step 25/", said)
     first.kill()
     first.communicate()
-    second = start(run_dir)
+    second = start(run_dir, (*small_run, *LONG))
     rest, _ = second.communicate(timeout=120)
     assert second.returncode == 0, "".join(said) + rest
     assert f"the run in {run_dir} goes on" in rest
