@@ -18,6 +18,10 @@ from astraflow.core.model.norm import rms_norm
 from astraflow.core.model.rope import rope_table
 from astraflow.core.model.swiglu import swiglu
 
+JOINED_MAX = 2**18
+"""Elements up to which weights that are not stacked are joined in each pass, which saves products. The backward pass
+holds the joint copies of all layers: of larger ones they would be half a model."""
+
 
 class Attend(Protocol):
     """Attention of one layer over whatever context the caller keeps."""
@@ -114,8 +118,8 @@ class Attention(nn.Module):
 
     def forward(self, x_TC: Tensor, h_TC: Tensor, cos: Tensor, sin: Tensor, index: int, attend: Attend) -> Tensor:
         """Return x + attention(h)."""
-        weight, bias = self._stacked or _joined(self.q_proj, self.k_proj, self.v_proj)
-        qkv = F.linear(h_TC, weight, bias).view(len(h_TC), self.heads + 2 * self.kv_heads, self.dim)
+        joint = _linears(h_TC, self._stacked, self.q_proj, self.k_proj, self.v_proj)
+        qkv = joint.view(len(h_TC), self.heads + 2 * self.kv_heads, self.dim)
         qk, v_TKD = qkv.split_with_sizes([self.heads + self.kv_heads, self.kv_heads], 1)
         if self.q_norm is not None and self.k_norm is not None:
             scale = torch.cat([self.q_norm.weight.expand(self.heads, -1), self.k_norm.weight.expand(self.kv_heads, -1)])
@@ -141,8 +145,7 @@ class MLP(nn.Module):
 
     def forward(self, x_TC: Tensor, h_TC: Tensor) -> Tensor:
         """Return x + mlp(h)."""
-        weight, bias = self._stacked or _joined(self.gate_proj, self.up_proj)
-        return _add_linear(x_TC, swiglu(F.linear(h_TC, weight, bias)), self.down_proj)
+        return _add_linear(x_TC, swiglu(_linears(h_TC, self._stacked, self.gate_proj, self.up_proj)), self.down_proj)
 
     def stack(self) -> None:
         self._stacked = _stack(self.gate_proj, self.up_proj)
@@ -161,6 +164,14 @@ def _add_linear(x: Tensor, h: Tensor, linear: nn.Linear) -> Tensor:
     if linear.bias is None:
         return torch.addmm(x, h, linear.weight.t())
     return x + F.linear(h, linear.weight, linear.bias)
+
+
+def _linears(h: Tensor, stacked: tuple[Tensor, Tensor | None] | None, *linears: nn.Linear) -> Tensor:
+    """Outputs of linears with one input, side by side."""
+    if stacked is None and sum(linear.weight.numel() for linear in linears) > JOINED_MAX:
+        return torch.cat([F.linear(h, linear.weight, linear.bias) for linear in linears], -1)
+    weight, bias = stacked or _joined(*linears)
+    return F.linear(h, weight, bias)
 
 
 def _joined(*linears: nn.Linear) -> tuple[Tensor, Tensor | None]:

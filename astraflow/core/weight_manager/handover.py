@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from astraflow.core.data import Manifest, TensorEntry
-from astraflow.core.weight_manager.delta import Change
+from astraflow.core.weight_manager.delta import Change, replace
 from astraflow.core.weight_manager.digest import tensor_digest, total_digest
 from astraflow.core.weight_manager.layout import match_names
 from astraflow.errors import WeightError
@@ -88,8 +88,7 @@ class BufferHandover:
             where = slice(None) if change.positions is None else change.positions
             for held in storages[change.index]:
                 elements = held.view(change.values.dtype)
-                self._undo.append((elements, where, elements[where].copy()))
-                elements[where] = change.values
+                self._undo.append((elements, where, replace(elements, change)))
 
     def digests(self, manifest: Manifest) -> tuple[str, ...]:
         matched = match_names(self._weights, manifest)

@@ -23,7 +23,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from astraflow.core.data import Manifest, TensorEntry
 from astraflow.core.data.manifest import WIRE_DTYPES
-from astraflow.core.weight_manager.delta import Change
+from astraflow.core.weight_manager.delta import Change, replace
 from astraflow.core.weight_manager.digest import parts_digest, tensor_digest
 from astraflow.core.weight_manager.handover import agreed
 from astraflow.core.weight_manager.layout import lay_out, match_names
@@ -264,9 +264,7 @@ class _Overwritten:
         if held.device.type == "cpu" and held.dtype == dtype and held.is_contiguous():
             bits = held.flatten().view(_INTEGERS[held.element_size()]).numpy().view(change.values.dtype)
             where: Any = slice(None) if change.positions is None else change.positions
-            done = cls(bits, where, bits[where].copy())
-            bits[where] = change.values
-            return done
+            return cls(bits, where, replace(bits, change))
         signed = np.ascontiguousarray(change.values).view(f"i{change.values.itemsize}")
         values = torch.from_numpy(signed.copy()).view(dtype).to(held.device, held.dtype)
         if change.positions is None or held.dim() == 0:

@@ -14,14 +14,8 @@ from astraflow.core.data import Manifest
 from astraflow.core.data.manifest import WIRE_DTYPES
 from astraflow.core.weight_manager.delta.container import read_container
 from astraflow.core.weight_manager.delta.encode import FULL
-from astraflow.core.weight_manager.delta.planes import (
-    BLOCK,
-    GAP_PLANES,
-    UNSIGNED,
-    PlaneReader,
-    from_planes,
-    rotate_right,
-)
+from astraflow.core.weight_manager.delta.kernels import exchange, join, positions
+from astraflow.core.weight_manager.delta.planes import BLOCK, GAP_PLANES, UNSIGNED, PlaneReader
 from astraflow.errors import WeightError
 
 TABLE_MAX = 64 * 2**20
@@ -38,6 +32,15 @@ class Change:
     """i64, strictly growing, row-major in the tensor. None: all of it."""
     values: np.ndarray
     """The new bits: unsigned integers of the element's size, one per position."""
+
+
+def replace(elements: np.ndarray, change: Change) -> np.ndarray:
+    """Write a change into a tensor's bits (unsigned [numel], contiguous) and return what was there."""
+    if change.positions is not None:
+        return exchange(elements, change.positions, change.values)
+    kept = elements.copy()
+    elements[:] = change.values
+    return kept
 
 
 class _Row(msgspec.Struct, array_like=True, frozen=True):
@@ -94,13 +97,11 @@ class DeltaReader:
             next_position, left = 0, row.changed
             while left:
                 count = min(left, BLOCK)
-                steps = _read(gaps, count, 4).astype(np.int64) + 1
-                steps[0] += next_position - 1
-                positions = np.cumsum(steps)
-                next_position = int(positions[-1]) + 1
+                where = positions(_read(gaps, count, GAP_PLANES), next_position)
+                next_position = int(where[-1]) + 1
                 if next_position > numel:
                     raise WeightError(f"a delta changes element {next_position - 1} of {row.name}, which has {numel}")
-                yield Change(index, positions, rotate_right(_read(values[:size], count, size)))
+                yield Change(index, where, join(_read(values[:size], count, size), rotate=True))
                 left -= count
         if used != len(full):
             raise WeightError(f"a delta has {len(full) - used} bytes of whole tensors too many")
@@ -112,12 +113,12 @@ class DeltaReader:
         return PlaneReader(name, self._parts[name]) if name in self._parts else None
 
 
-def _read(planes: list[PlaneReader | None], count: int, size: int) -> np.ndarray:
-    """The next `count` numbers from their planes; a plane that is missing before a present one is an error."""
+def _read(planes: list[PlaneReader | None], count: int, size: int) -> list[np.ndarray]:
+    """The next `count` bytes of `size` planes; a plane that is missing is an error."""
     present = [plane for plane in planes if plane is not None]
     if len(present) < size:
         raise WeightError(f"a delta lacks {size - len(present)} of the {size} planes of its entries")
-    return from_planes([plane.read(count) for plane in present], size)
+    return [plane.read(count) for plane in present]
 
 
 def _table(stream: memoryview | None) -> list[_Row]:

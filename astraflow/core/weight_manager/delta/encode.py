@@ -6,7 +6,7 @@ Elements are compared as integers, so -0 differs from 0 and a NaN equals itself:
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -15,19 +15,13 @@ import numpy as np
 from astraflow.core.data import Manifest, TensorEntry
 from astraflow.core.data.manifest import WIRE_DTYPES
 from astraflow.core.weight_manager.delta.container import Header, write_container
-from astraflow.core.weight_manager.delta.planes import (
-    BLOCK,
-    GAP_PLANES,
-    UNSIGNED,
-    PlaneWriter,
-    rotate_left,
-    to_planes,
-)
+from astraflow.core.weight_manager.delta.kernels import LINE, scan, split
+from astraflow.core.weight_manager.delta.planes import BLOCK, GAP_PLANES, UNSIGNED, PlaneWriter
 from astraflow.core.weight_manager.digest import parts_digest
 from astraflow.errors import WeightError
 
-CHUNK = 2**19
-"""Bytes compared at once: both sides and the mask stay in a core's cache."""
+CHUNK = 8 * 2**20
+"""Bytes compared between two questions whether to proceed."""
 DENSE = 0.5
 """Share of changed elements above which a tensor travels whole: an entry costs about as much as two elements."""
 SAMPLES = 64
@@ -86,11 +80,10 @@ def encode_delta(
             changed = FULL
             writer.add_full(new)
         else:
-            for positions, values in changes(old, new):
+            for begin in range(0, count, CHUNK // new.itemsize):
                 if not proceed() or (limit is not None and writer.length > limit):
                     return None
-                changed += len(positions)
-                writer.add(positions, values)
+                changed += writer.add(old, new, begin, min(begin + CHUNK // new.itemsize, count))
         writer.end_tensor()
         if limit is not None and writer.length > limit:
             return None
@@ -100,65 +93,39 @@ def encode_delta(
     return delta if proceed() and (limit is None or delta.length <= limit) else None
 
 
-def changes(old: np.ndarray, new: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Positions (i64, growing) and new values of the elements that differ, chunk by chunk; chunks without any too.
-
-    Eight bytes are compared at a time; only words that differ are looked into.
-    """
-    size = new.dtype.itemsize
-    per_word, per_chunk = 8 // size, CHUNK // size
-    shift = per_word.bit_length() - 1
-    mask = np.empty(CHUNK // 8, np.bool_)
-    for start in range(0, len(new), per_chunk):
-        a, b = old[start : start + per_chunk], new[start : start + per_chunk]
-        whole = len(b) // per_word * per_word
-        a_words, b_words = a[:whole].view(np.uint64), b[:whole].view(np.uint64)
-        differ = mask[: len(b_words)]
-        np.not_equal(a_words, b_words, out=differ)
-        words = np.flatnonzero(differ)
-        fresh = b_words[words].view(new.dtype)
-        inside = np.flatnonzero(a_words[words].view(new.dtype) != fresh)
-        values = fresh[inside]
-        # element = word × per_word + place in the word; shifts, because dividing costs more than all the rest
-        positions = words[inside >> shift]
-        positions <<= shift
-        inside &= per_word - 1
-        positions += inside
-        if whole < len(b):
-            rest = np.flatnonzero(a[whole:] != b[whole:])
-            positions = np.concatenate((positions, rest + whole))
-            values = np.concatenate((values, b[whole:][rest]))
-        positions += start
-        yield positions, values
-
-
 class _Writer:
     """Collects entries into blocks and blocks into planes."""
 
     def __init__(self) -> None:
-        self._gaps = [PlaneWriter() for _ in range(GAP_PLANES)]
-        self._values = [PlaneWriter() for _ in range(max(WIRE_DTYPES.values()))]
+        self._planes = {
+            "gaps": [PlaneWriter() for _ in range(GAP_PLANES)],
+            "values": [PlaneWriter() for _ in range(max(WIRE_DTYPES.values()))],
+        }
         self._full: list[bytes] = []
-        self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
+        # the block that is being filled; a scan wants a line of places
+        self._gaps = np.empty(BLOCK + LINE, np.uint32)
+        self._values = np.empty(BLOCK + LINE, np.uint8)
         self._count = 0
         self.length = 0
         """Bytes so far, without the entries that wait for their block to fill."""
         self._next = 0
         """First position of the tensor that the next entry may have."""
 
-    def add(self, positions: np.ndarray, values: np.ndarray) -> None:
-        if not len(positions):
-            return
-        if self._waiting and self._waiting[0][1].dtype != values.dtype:
-            self._flush()
-        gaps = np.empty(len(positions), np.uint32)
-        gaps[0] = positions[0] - self._next
-        np.subtract(positions[1:] - 1, positions[:-1], out=gaps[1:], casting="unsafe")
-        self._next = int(positions[-1]) + 1
-        self._waiting.append((gaps, values))
-        self._count += len(gaps)
-        if self._count >= BLOCK:
-            self._flush()
+    def add(self, old: np.ndarray, new: np.ndarray, begin: int, end: int) -> int:
+        """Write an entry for each element of [begin, end) that differs; return how many there are."""
+        if self._values.dtype != new.dtype:
+            self._flush(self._count)
+            self._values = np.empty(len(self._gaps), new.dtype)
+        total = 0
+        while begin < end:
+            begin, self._next, found = scan(
+                old, new, begin, end, self._next, self._gaps[self._count :], self._values[self._count :]
+            )
+            self._count += found
+            total += found
+            if self._count >= BLOCK:
+                self._flush(BLOCK)
+        return total
 
     def add_full(self, values: np.ndarray) -> None:
         data = values.tobytes()
@@ -171,9 +138,9 @@ class _Writer:
 
     def finish(self, table: Sequence[tuple[str, tuple[int, ...], str, int]]) -> dict[str, list[bytes]]:
         """The file's tensors; planes that nothing was written to are left out."""
-        self._flush()
+        self._flush(self._count)
         tensors: dict[str, list[bytes]] = {"tensors": [zlib.compress(msgspec.json.encode(table), 6, -15)]}
-        for kind, planes in (("gaps", self._gaps), ("values", self._values)):
+        for kind, planes in self._planes.items():
             for place, plane in enumerate(planes):
                 if plane.parts:
                     tensors[f"{kind}.{place}"] = plane.parts
@@ -181,17 +148,21 @@ class _Writer:
             tensors["full"] = self._full
         return tensors
 
-    def _flush(self) -> None:
-        if not self._waiting:
-            return
-        gaps = np.concatenate([gaps for gaps, _ in self._waiting])
-        values = np.concatenate([values for _, values in self._waiting])
-        self._waiting, self._count = [], 0
-        for planes, numbers in ((self._gaps, gaps), (self._values, rotate_left(values))):
-            for plane, block in zip(planes, to_planes(numbers), strict=False):
-                before = plane.length
-                plane.write(block)
-                self.length += plane.length - before
+    def _flush(self, count: int) -> None:
+        """Code the first `count` entries of the block; what is left begins the next one."""
+        if count:
+            self._code("gaps", split(self._gaps[:count], rotate=False))
+            self._code("values", split(self._values[:count], rotate=True))
+        left = self._count - count
+        self._gaps[:left] = self._gaps[count : self._count]
+        self._values[:left] = self._values[count : self._count]
+        self._count = left
+
+    def _code(self, kind: str, blocks: np.ndarray) -> None:
+        for plane, block in zip(self._planes[kind], blocks, strict=False):
+            before = plane.length
+            plane.write(block)
+            self.length += plane.length - before
 
 
 def _check_comparable(base: Manifest, target: Manifest) -> None:

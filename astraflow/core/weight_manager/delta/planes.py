@@ -1,4 +1,4 @@
-"""Entries ↔ byte planes. An entry is a changed element: its gap to the entry before it, and its new value.
+"""Byte planes of entries ↔ deflate streams. An entry is a changed element: its gap to the entry before, and its value.
 
 The bytes of equal significance lie together in a plane, deflate streams (RFC 1951) of a block each, because each has
 its own statistics: low gap bytes and mantissas are near noise, high gap bytes and exponents are few symbols and take a
@@ -11,6 +11,7 @@ Deflate and not zstd: on the high gap byte at 0.4% density its Huffman-only mode
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 
 import numpy as np
 
@@ -41,9 +42,7 @@ class PlaneWriter:
 
     def write(self, block: np.ndarray) -> None:
         """Add bytes (u8 [n]) as a deflate stream of their own."""
-        level, strategy = _method(block)
-        coder = zlib.compressobj(level, zlib.DEFLATED, _RAW_DEFLATE, 9, strategy)
-        part = coder.compress(block.data) + coder.flush()
+        part = _deflate(block, *_method(block)) if block.any() else _zeros(len(block))
         self.parts.append(part)
         self.length += len(part)
 
@@ -94,27 +93,15 @@ class PlaneReader:
         return part, bool(part or used or ended)
 
 
-def to_planes(numbers: np.ndarray) -> np.ndarray:
-    """Unsigned [n] → their bytes [size, n], least significant plane first."""
-    little = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False)
-    return np.ascontiguousarray(little.view(np.uint8).reshape(-1, numbers.dtype.itemsize).T)
+@lru_cache(maxsize=8)
+def _zeros(count: int) -> bytes:
+    """The stream of a block of zeros: what the high gap bytes nearly always are."""
+    return _deflate(np.zeros(count, np.uint8), 9, zlib.Z_DEFAULT_STRATEGY)
 
 
-def from_planes(planes: list[np.ndarray], size: int) -> np.ndarray:
-    """The inverse: unsigned [n] of `size` bytes; planes that are not given are 0."""
-    table = np.zeros((len(planes[0]), size), np.uint8)
-    for place, plane in enumerate(planes):
-        table[:, place] = plane
-    return table.reshape(-1).view(UNSIGNED[size])
-
-
-def rotate_left(values: np.ndarray) -> np.ndarray:
-    """By one bit: sign last, exponent first. 8-bit values stay: they have one plane in any case."""
-    return values if values.dtype.itemsize == 1 else (values << 1) | (values >> (8 * values.dtype.itemsize - 1))
-
-
-def rotate_right(values: np.ndarray) -> np.ndarray:
-    return values if values.dtype.itemsize == 1 else (values >> 1) | (values << (8 * values.dtype.itemsize - 1))
+def _deflate(block: np.ndarray, level: int, strategy: int) -> bytes:
+    coder = zlib.compressobj(level, zlib.DEFLATED, _RAW_DEFLATE, 9, strategy)
+    return coder.compress(block.data) + coder.flush()
 
 
 def _method(block: np.ndarray) -> tuple[int, int]:

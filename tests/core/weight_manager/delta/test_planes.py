@@ -4,18 +4,9 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from astraflow.core.weight_manager.delta import planes
-from astraflow.core.weight_manager.delta.planes import (
-    PlaneReader,
-    PlaneWriter,
-    from_planes,
-    rotate_left,
-    rotate_right,
-    to_planes,
-)
+from astraflow.core.weight_manager.delta.planes import PlaneReader, PlaneWriter
 from astraflow.errors import WeightError
 
 RNG = np.random.default_rng(5)
@@ -70,15 +61,3 @@ def test_a_plane_that_is_cut_or_too_long_is_refused() -> None:
 def test_a_small_plane_gives_no_more_than_was_asked_for() -> None:
     bomb = zlib.compress(bytes(10**7), 9, -15)
     assert len(PlaneReader("p", memoryview(bomb)).read(10)) == 10
-
-
-@given(st.lists(st.integers(0, 2**32 - 1), min_size=1), st.sampled_from([np.uint8, np.uint16, np.uint32]))
-def test_planes_and_rotation_are_reversible(numbers: list[int], kind: type[np.unsignedinteger]) -> None:
-    values = np.array(numbers, np.uint64).astype(kind)
-    assert np.array_equal(from_planes(list(to_planes(values)), values.dtype.itemsize), values)
-    assert np.array_equal(rotate_right(rotate_left(values)), values)
-
-
-def test_rotation_gathers_the_exponent() -> None:
-    bits = np.array([-1.5, 1.5], np.float32).view(np.uint32)
-    assert (rotate_left(bits) >> 24).tolist() == [127, 127]
