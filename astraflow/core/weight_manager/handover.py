@@ -23,6 +23,8 @@ from astraflow.core.weight_manager.layout import match_names
 from astraflow.errors import WeightError
 from astraflow.registry import load_target
 
+CHUNK = 2**20
+"""Bytes exchanged at once: bounds the memory beside the tensor, and a failure leaves an undo log of whole pieces."""
 _TENSORS = "astraflow.core.weight_manager.tensors:TensorHandover"
 
 
@@ -76,10 +78,12 @@ class BufferHandover:
             for number, held in enumerate(distinct):
                 # a storage of its own under an alias needs the new values too, before they are exchanged away
                 source = fresh if number == len(distinct) - 1 else fresh.copy()
-                before = held.copy()
-                held[:] = source
-                source[:] = before
-                self._undo.append((held, slice(None), source))
+                for begin in range(0, len(held), CHUNK):
+                    there, coming = held[begin : begin + CHUNK], source[begin : begin + CHUNK]
+                    before = there.copy()
+                    there[:] = coming
+                    coming[:] = before
+                    self._undo.append((there, slice(None), coming))
 
     def overwrite(self, manifest: Manifest, changes: Iterable[Change]) -> None:
         self._undo = []
