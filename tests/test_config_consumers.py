@@ -9,6 +9,7 @@ from astraflow.core.config import ExperimentConfig, Section
 from astraflow.core.observability import config as observability_config
 from astraflow.dataflow import config as dataflow_config
 from astraflow.launch import config as launch_config
+from astraflow.launch.explain import reference
 from astraflow.raas import config as raas_config
 from astraflow.train_worker import config as train_worker_config
 
@@ -31,6 +32,10 @@ def sections() -> list[type[Section]]:
 
 
 FIELDS = [(section, name) for section in sections() for name in section.model_fields]
+
+
+def test_every_key_says_what_it_means() -> None:
+    assert [key.path for key in reference() if not key.section and not key.doc] == []
 
 
 @pytest.mark.parametrize(("section", "name"), FIELDS, ids=[f"{s.__name__}.{n}" for s, n in FIELDS])

@@ -62,7 +62,9 @@ class WaitConfig(Section):
     """A log-normal wait, one per group (stands in for tools and environments in benchmarks)."""
 
     mean_s: float = Field(gt=0)
+    """Mean of the waits, seconds."""
     sigma: float = Field(default=1.0, ge=0)
+    """Standard deviation of their logarithm; 0: all are equal."""
 
 
 class LedgerConfig(Section):
@@ -83,12 +85,14 @@ class EvalConfig(Section):
     mode: Literal["concurrent", "exclusive"] = "exclusive"
     """exclusive: no new rollouts meanwhile. concurrent: rollouts go on."""
     timeout_s: float = Field(default=600.0, gt=0)
+    """Longest that a round may take, seconds; then it is an error."""
 
 
 class DataflowConfig(Section):
     """The service that owns dataset cursor, ledger, admission, curation, pool and evaluation."""
 
     host: str = "127.0.0.1"
+    """Address that it binds; others than this machine reach it only where it is told one of theirs."""
     port: int = Field(default=0, ge=0, le=65535)
     """0: any free port, announced after it is bound."""
     buffer: BufferConfig = BufferConfig()

@@ -18,6 +18,7 @@ class EmbeddedConfig(Section):
     max_running_requests: int = Field(default=64, ge=1)
     """Sequences decoded together; the KV cache is allocated for so many."""
     device: Literal["cpu", "cuda"] = "cpu"
+    """Where the engine computes."""
 
 
 class RaaSModelConfig(Section):
@@ -40,6 +41,7 @@ class RaaSConfig(Section):
     threads: int = Field(default=1, ge=1)
     """torch threads of each."""
     host: str = "127.0.0.1"
+    """Address that it binds and registers under."""
     port: int = Field(default=0, ge=0, le=65535)
     """0: any free port; with several instances only 0."""
     delta_full_sync_interval: int = Field(default=0, ge=0)

@@ -27,14 +27,19 @@ class OptimizerConfig(Section):
     lr: float = Field(default=1e-6, gt=0)
     """Peak learning rate."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's decoupled decay, times the learning rate; of matrices only."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Decay of AdamW's mean of gradients."""
     beta2: float = Field(default=0.999, ge=0, lt=1)
+    """Decay of AdamW's mean of squared gradients."""
     eps: float = Field(default=1e-8, gt=0)
+    """Added to AdamW's root of the mean square."""
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
     """Shape after the warm-up; linear and cosine end at min_lr_ratio."""
     warmup_steps: int = Field(default=0, ge=0)
     """Optimiser steps of linear warm-up."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Share of lr that linear and cosine end at."""
     gradient_clipping: float = Field(default=1.0, gt=0)
     """Largest global gradient norm."""
 
@@ -43,7 +48,9 @@ class NormConfig(Section):
     """Where a mean is subtracted and a standard deviation divided by."""
 
     mean_level: Literal["group", "batch", "none"] = "group"
+    """Over what the mean that is subtracted is taken; none: nothing is."""
     std_level: Literal["group", "batch", "none"] = "group"
+    """Over what the standard deviation that is divided by is taken; none: nothing is."""
     mean_leave_one_out: bool = False
     """Leave the sample itself out of its group's mean (RLOO)."""
     eps: float = Field(default=1e-5, gt=0)
@@ -87,6 +94,7 @@ class ActorConfig(Section):
     entropy_coef: float = Field(default=0.0, ge=0)
     """Entropy bonus."""
     reward_scaling: float = 1.0
+    """Factor of the shaped reward."""
     reward_bias: float = 0.0
     """Shaped reward = (raw + bias) × scaling."""
     reward_clip: float | None = Field(default=None, gt=0)
@@ -116,12 +124,14 @@ class EngineConfig(Section):
     backend: Literal["native"] = "native"
     """native: one process, one device."""
     device: Literal["cpu", "cuda"] = "cpu"
+    """Where the model is trained."""
 
 
 class EvaluatorConfig(Section):
     """When the policy is scored on the evaluation datasets; the last version always is, where there are any."""
 
     eval_at_start: bool = False
+    """Evaluate version 0, before the first step."""
     freq_steps: int | None = Field(default=None, ge=1)
     """Every so many steps; None: not between start and end."""
 
@@ -130,6 +140,7 @@ class SaverConfig(Section):
     """When a checkpoint in Hugging Face layout is written. The last step always is."""
 
     freq_steps: int | None = Field(default=None, ge=1)
+    """Every so many steps; None: only the last."""
 
 
 class RecoverConfig(Section):
@@ -153,6 +164,7 @@ class TrainerConfig(Section):
     """One policy's training."""
 
     total_train_steps: int = Field(ge=1)
+    """Steps of the run; each trains one batch."""
     train_batch_size: int = Field(ge=1)
     """Samples per step: groups × n_samples."""
     threads: int = Field(default=1, ge=1)
@@ -183,6 +195,7 @@ class SFTConfig(Section):
     """Architecture and tokenizer of the new model, e.g. tiny-1m."""
     dataset: SFTDatasetConfig
     total_train_steps: int = Field(ge=1)
+    """Steps of the run; each trains one batch."""
     train_batch_size: int = Field(ge=1)
     """Demonstrations per step."""
     seed: int = Field(default=1, ge=0)

@@ -13,18 +13,21 @@ class JsonlConfig(Section):
     """metrics.jsonl in the run directory: one line a step."""
 
     enabled: bool = True
+    """Whether it takes the steps; the report and the summary need it."""
 
 
 class ConsoleConfig(Section):
     """One plain line a step in the train worker's log."""
 
     enabled: bool = True
+    """Whether it takes the steps."""
 
 
 class PrometheusConfig(Section):
     """The newest step in Prometheus' text format, for a node exporter's textfile collector."""
 
     enabled: bool = False
+    """Whether it takes the steps."""
     path: str | None = None
     """The file, replaced at each step; None: metrics-<model_id>.prom in the run directory."""
 
