@@ -1,8 +1,12 @@
 """What all tests share."""
 
 import os
-from collections.abc import Iterator
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -78,3 +82,45 @@ def run_yaml(tmp_path: Path) -> Path:
     file = tmp_path / "run.yaml"
     file.write_text(RUN_YAML.replace("ROOT", str(tmp_path)), "utf-8")
     return file
+
+
+class Page(NamedTuple):
+    """What a browser without a network made of a file."""
+
+    dom: str
+    """The document after its scripts ran."""
+    console: list[str]
+    """What was said on the console, what the chart library says of itself left out."""
+
+    @property
+    def drawn(self) -> set[str]:
+        """Charts that are on the screen."""
+        return set(re.findall(r'data-chart="([\w-]+)"[^>]*data-drawn="yes"', self.dom))
+
+    @property
+    def ready(self) -> bool:
+        return 'data-ready="yes"' in self.dom[:400]
+
+
+_OWN_WORDS = re.compile(r'"\[bokeh [\d.]+\] (setting log level|document idle)')
+
+
+@pytest.fixture
+def browse(tmp_path: Path) -> Callable[[Path], Page]:
+    """Open a file in headless Chromium, every host name unknown to it."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("Chromium is not installed")
+
+    def look(path: Path) -> Page:
+        flags = (
+            "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+            "--disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=20000 --dump-dom"
+        )
+        command = [program, *flags.split(), "--host-resolver-rules=MAP * ~NOTFOUND"]
+        command += [f"--user-data-dir={tmp_path / 'profile'}", path.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        said = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+        return Page(done.stdout, [line for line in said if not _OWN_WORDS.search(line)])
+
+    return look

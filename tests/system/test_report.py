@@ -5,7 +5,9 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +80,13 @@ def test_the_report_is_drawn_and_small(run: RunDirectory) -> None:
     text = run.report.read_text("utf-8")
     for name in ("gantt", "reward", "accuracy", "staleness", "rollout-tokens", "lengths"):
         assert f'data-chart="{name}"' in text
+
+
+def test_the_report_opens_in_a_browser_without_a_network(run: RunDirectory, browse: Callable[[Path], Any]) -> None:
+    page = browse(run.report)
+    assert page.ready
+    assert page.console == []
+    assert page.drawn == set(re.findall(r'data-chart="([\w-]+)"', run.report.read_text("utf-8")))
 
 
 def test_all_three_programs_say_what_they_do_when(run: RunDirectory) -> None:
