@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from astraflow.core.model.config import ModelConfig
 from astraflow.core.model.decoder import Decoder
@@ -30,14 +32,23 @@ def load_model(path: str | Path, dtype: torch.dtype | str | None = None) -> tupl
     config = ModelConfig.read(path)
     tensors = dict(read_tensors(path))
     wanted = torch_dtype(dtype) if dtype is not None else _stored_dtype(tensors)
-    with torch.device("meta"):
-        shapes = {name: weight.shape for name, weight in named_weights(Decoder(config))}
+    with _Unfilled():
+        decoder = Decoder(config)
+    shapes = {name: weight.shape for name, weight in named_weights(decoder)}
     _check_names(tensors, shapes, config, Path(path))
-    decoder = Decoder(config).to(wanted)
-    with torch.no_grad():
-        for name, weight in named_weights(decoder):
-            weight.copy_(tensors[name])
-    return decoder, config
+    decoder.load_state_dict({name: tensors[name].to(wanted, copy=True) for name in shapes}, assign=True)
+    return decoder.to(wanted), config
+
+
+class _Unfilled(TorchFunctionMode):
+    """Modules made inside leave their parameters as allocated: pages that nobody touches cost nothing."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def save_model(
