@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from astraflow.core.config import ExperimentConfig, OpenSection, Section, struct_field
 from astraflow.core.data import GenerationHyperparameters
@@ -41,21 +41,72 @@ class EvalDatasetConfig(DatasetConfig):
     """Also score one greedy sample per row."""
 
 
+Filter = Literal["filter_invalid", "filter_stale", "filter_length", "filter_duplicate", "filter_zero_adv"]
+"""What may drop a finished group; see dataflow.filters."""
+
+
+def _as_list(value: Any) -> Any:
+    """A name alone is a list of one, null an empty one."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
+class LengthConfig(Section):
+    """Which lengths `filter_length` lets pass: sampled tokens of a group's longest trajectory."""
+
+    min_tokens: int = Field(default=0, ge=0)
+    max_tokens: int | None = Field(default=None, ge=1)
+
+
+class ReplayConfig(Section):
+    """Groups that train again while they are within the staleness bound."""
+
+    ratio: float = Field(default=0.0, ge=0, lt=1)
+    """Share of a batch's groups, rounded down, that is replayed as far as there are groups to replay."""
+    policy: Literal["uniform", "newest", "reward_spread"] = "uniform"
+    """Which ones: at random (seeded), the last trained first, or those whose rewards differ most."""
+
+
 class BufferConfig(Section):
     """Finished groups between rollout and training."""
 
     max_staleness: int = Field(default=2, ge=0)
     """η: most training steps between the step that made a token's version and the step that trains it."""
-    filter_function: Literal["filter_zero_adv"] | None = "filter_zero_adv"
-    """Drop groups whose rewards are all equal (they have no gradient); refilled by admission. Off for n_samples 1."""
+    order: Literal["fifo", "edf"] = "fifo"
+    """Which ready groups a batch takes first: as they finished, or (edf) the oldest version first."""
+    max_groups: int | None = Field(default=None, ge=1)
+    """Most ready groups a model keeps; the one that is next is evicted for one more (dropped/evicted). None: as many
+    as admission lets in."""
+    filter_function: Annotated[tuple[Filter, ...], BeforeValidator(_as_list)] = ("filter_zero_adv",)
+    """A filter, or filters in the order in which they are applied; the first that drops a group gives the reason.
+    filter_invalid and filter_stale come first where they are not named."""
+    length: LengthConfig = LengthConfig()
+    replay: ReplayConfig = ReplayConfig()
     min_group_size: int | None = Field(default=None, ge=1)
     """A group with fewer valid samples is dropped(invalid); None: min(2, n_samples)."""
+    max_refill: int | None = Field(default=None, ge=1)
+    """So many groups dropped while one batch fills end the run, with the counts by reason; None: the trainer's
+    batch_timeout_s ends it."""
     shuffle_rewards: bool = False
     """Control experiment: permute rewards inside each group, so that nothing can be learnt."""
     stale_policy: Literal["drop", "mask"] = "drop"
     """A group with a token older than the bound: drop it, or mask its old tokens out of the loss."""
     rollout_wait: WaitConfig | None = None
     """Artificial wait after a group's generation, for measuring asynchrony."""
+
+    @model_validator(mode="after")
+    def _effective(self) -> Self:
+        if len(set(self.filter_function)) != len(self.filter_function):
+            raise ValueError("filter_function: a filter is named twice")
+        limited = self.length != LengthConfig()
+        if limited != ("filter_length" in self.filter_function):
+            raise ValueError("length and filter_length in filter_function have an effect only together")
+        if self.length.max_tokens is not None and self.length.max_tokens < self.length.min_tokens:
+            raise ValueError("length: max_tokens is less than min_tokens")
+        if self.replay.ratio > 0 and self.max_staleness == 0:
+            raise ValueError("replay.ratio: with max_staleness 0 a trained group is always too old to train again")
+        return self
 
 
 class WaitConfig(Section):

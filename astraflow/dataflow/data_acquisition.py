@@ -22,7 +22,7 @@ from astraflow.core.data.trajectory import EpisodeResult, GroupResult, Row
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.books import Books
 from astraflow.dataflow.curation import Curator, Occurrence, Outcome
-from astraflow.dataflow.data_serving import DataServing, group_length
+from astraflow.dataflow.data_serving import DataServing
 from astraflow.dataflow.ledger import Curate, DropReason, Entry, Expire, Finish, Issue, Lease, LoseLeases, State
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_link import Order
@@ -215,10 +215,12 @@ class DataAcquisition:
             group = _numbered(outcome.group, group_id)
             if outcome.drop is None:
                 self._books.keep(group)
-            self._books.record(Curate(group_id, outcome.drop, group_length(group) if group.trajectories else 0))
+            self._books.record(Curate(group_id, outcome.drop, group.length))
             if outcome.drop is None:
                 self._flow.serving.add(group)
             else:
+                if outcome.drop is DropReason.STALE:
+                    self._flow.serving.count_stale(group)
                 self._flow.trajectories.dropped(group, outcome.drop)
 
 

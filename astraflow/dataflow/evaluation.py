@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from astraflow.core.data import Failed, Trajectory, Value
+from astraflow.core.data import Failed, Trajectory
 from astraflow.core.data.trajectory import EpisodeResult, GroupResult, Row
 from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import messages as m
@@ -155,7 +155,8 @@ class EvalRound:
         )
 
     def _score(self, scores: PromptScores, task: EvalTask, result: GroupResult | None) -> None:
-        rewards = [_reward(episode) for episode in (result.episodes if result is not None else ())]
+        episodes = result.episodes if result is not None else ()
+        rewards = [None if isinstance(episode, Failed) else episode.outcome for episode in episodes]
         if task.greedy:
             scores.greedy = (rewards[0] if rewards else None) or 0.0
             return
@@ -184,12 +185,6 @@ def _trajectories(episodes: Iterable[EpisodeResult]) -> Iterable[Trajectory]:
     for episode in episodes:
         if not isinstance(episode, Failed):
             yield from episode.trajectories
-
-
-def _reward(episode: EpisodeResult) -> float | None:
-    """The episode's reward: that of its last trajectory that has one."""
-    values = [t.reward.value for t in _trajectories([episode]) if isinstance(t.reward, Value)]
-    return values[-1] if values else None
 
 
 class Evaluation:

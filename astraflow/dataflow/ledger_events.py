@@ -49,6 +49,12 @@ class DropReason(StrEnum):
     """The workflow rejected the occurrence."""
     FAILED = "failed"
     """No episode gave a trajectory."""
+    LENGTH = "length"
+    """Its longest trajectory is shorter or longer than `buffer.length` lets pass."""
+    DUPLICATE = "duplicate"
+    """Another group of the same prompt waits for a batch."""
+    EVICTED = "evicted"
+    """It was next when the full buffer (`buffer.max_groups`) took one more."""
 
 
 class GroupKey(msgspec.Struct, frozen=True):
@@ -118,6 +124,8 @@ class Serve(msgspec.Struct, frozen=True, tag=True):
 
     group_ids: tuple[int, ...]
     version: int
+    replayed: tuple[int, ...] = ()
+    """Groups trained by earlier steps, not settled, that are in it again on purpose: counted apart."""
 
 
 class Acknowledge(msgspec.Struct, frozen=True, tag=True):
@@ -153,7 +161,10 @@ Event = Issue | Lease | LoseLeases | Expire | Finish | Curate | Drop | Serve | A
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One thing changed its state. An occurrence ends (after None) where its groups begin (before None)."""
+    """One thing changed its state. An occurrence ends (after None) where its groups begin (before None).
+
+    A replay begins as served: it takes a place of its batch, which admission counts, and changes no state.
+    """
 
     group_id: int
     before: State | None

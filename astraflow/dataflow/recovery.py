@@ -27,6 +27,7 @@ from astraflow.dataflow.ledger import Acknowledge, Ledger, LoseLeases, Requeue, 
 from astraflow.dataflow.policies import Policies, Policy, Published
 from astraflow.dataflow.raas_pool import RaaSPool
 from astraflow.dataflow.records import Announced, Loaded, Snapshot, SnapshotTaken, TrainerReady, Var
+from astraflow.dataflow.replays import replay_count
 from astraflow.dataflow.staleness import Admission, sampled_versions
 from astraflow.errors import DataError
 
@@ -99,6 +100,7 @@ class Recovery:
         barrier: VersionBarrier,
         cursor: DatasetCursor,
         max_staleness: int,
+        replay_ratio: float = 0.0,
     ) -> None:
         self._policies = policies
         self._books = books
@@ -107,6 +109,7 @@ class Recovery:
         self._barrier = barrier
         self._cursor = cursor
         self._max_staleness = max_staleness
+        self._replay_ratio = replay_ratio
         self._snapshot_at = 0
 
     def restart(self, read: Callable[[int], Group | None], returning: Collection[str] = ()) -> None:
@@ -135,14 +138,16 @@ class Recovery:
         step = request.recovered_step or 0
         ledger = self._books.ledger
         taken_back = [*ledger.trained(policy.model_id, after=step), *ledger.served(policy.model_id)]
-        kept = await self._books.journal.read(taken_back)
+        replayable = self._replayable(policy, step)
+        kept = await self._books.journal.read([*taken_back, *replayable])
         # from here to the end without an await: nobody sees half of it
         held = {group.group_id: group for group in self._serving.held(policy.model_id)}
         self._books.journal.append(TrainerReady(request))
         moved = self._books.record(Rewind(policy.model_id, step))
         self._pool.recovering(policy.model_id)
-        order = [*(move.group_id for move in moved), *held]
-        self._hold(policy, order, {**held, **kept})
+        ready = set(ledger.groups(State.READY, policy.model_id))
+        order = [*(move.group_id for move in moved), *(group_id for group_id in held if group_id in ready)]
+        self._hold(policy, order, {**held, **kept}, replayable=replayable)
         self._admit(policy)
         if moved:
             log.warning(
@@ -180,8 +185,10 @@ class Recovery:
         if any(entry.version != policy.version for g in ledger.served(policy.model_id) if (entry := ledger.get(g))):
             # the version after it was written down, and no more
             self._books.record(Acknowledge(policy.model_id, policy.step))
-        served, ready = ledger.served(policy.model_id), ledger.groups(State.READY, policy.model_id)
-        groups = {group_id: group for group_id in (*served, *ready) if (group := read(group_id)) is not None}
+        served = [*ledger.served(policy.model_id), *ledger.replays(policy.model_id)]
+        ready, replayable = ledger.groups(State.READY, policy.model_id), self._replayable(policy, policy.step)
+        wanted = dict.fromkeys((*served, *ready, *replayable))
+        groups = {group_id: group for group_id in wanted if (group := read(group_id)) is not None}
         lost = [group_id for group_id in served if group_id not in groups]
         if lost:
             raise DataError(
@@ -191,18 +198,30 @@ class Recovery:
             self._pool.versions.publish(policy.current)
         # finished, but its curation was not written down any more
         self._again(ledger.groups(State.DONE, policy.model_id))
-        self._hold(policy, ready, groups, served)
+        self._hold(policy, ready, groups, served, replayable)
         self._admit(policy)
 
+    def _replayable(self, policy: Policy, step: int) -> list[int]:
+        """What may be trained again after a step, in the order in which it was trained."""
+        if self._replay_ratio == 0:
+            return []
+        return self._books.ledger.trained(policy.model_id, after=step - self._max_staleness, up_to=step)
+
     def _hold(
-        self, policy: Policy, order: Iterable[int], groups: Mapping[int, Group], served: Iterable[int] = ()
+        self,
+        policy: Policy,
+        order: Iterable[int],
+        groups: Mapping[int, Group],
+        served: Iterable[int] = (),
+        replayable: Iterable[int] = (),
     ) -> None:
         """Serve from these ready groups, in order; those that cannot be used run again."""
         ready = {group_id: groups.get(group_id) for group_id in order}
         again = [group_id for group_id, group in ready.items() if not usable(group, policy)]
         self._again(again)
         good = [group for group_id, group in ready.items() if group is not None and group_id not in set(again)]
-        self._serving.reload(policy.model_id, good, [groups[group_id] for group_id in served])
+        trained = [group for group_id in replayable if usable(group := groups.get(group_id), policy) and group]
+        self._serving.reload(policy.model_id, good, [groups[group_id] for group_id in served], trained)
 
     def _again(self, group_ids: list[int]) -> None:
         if group_ids:
@@ -211,7 +230,9 @@ class Recovery:
     def _admit(self, policy: Policy) -> None:
         ledger = self._books.ledger
         held = sum(len(ledger.groups(s, policy.model_id)) for s in (State.DONE, State.READY, State.SERVED))
+        held += len(ledger.replays(policy.model_id))
         running = ledger.counters.states[State.QUEUED] + ledger.counters.states[State.LEASED]
-        admission = Admission(policy.batch_groups, self._max_staleness, policy.step, held, running)
+        replays = replay_count(policy.batch_groups, self._replay_ratio)
+        admission = Admission(policy.batch_groups, self._max_staleness, policy.step, held, running, replays)
         self._books.admit(policy.model_id, admission)
         self._barrier.join(policy.model_id)

@@ -2,7 +2,8 @@
 
 Admission. With batch B (groups), staleness bound η and v the last trained step, at most (η+v+1)·B groups are accepted
 or running. The group that fills place p = accepted + running is consumed, in order, at step ⌊p/B⌋ ≤ v+η, so its
-tokens, made by version v or later, are at most η steps old then. Every group that is dropped frees its place.
+tokens, made by version v or later, are at most η steps old then. Every group that is dropped frees its place. A group
+that trains again takes a place like any other, and those that later batches will give to such groups are reserved.
 
 Consumption. Order is by completion, a lease can be lost and a step can be slow, so the bound is checked again for
 every token when a batch is served: what is older than v−η is dropped, or masked, and counted by length decile,
@@ -43,10 +44,16 @@ def capacity(max_concurrent: int, batch: int, max_staleness: int, step: int, *, 
 class Admission:
     """One model's credit, owned here and nowhere else: it follows what moves in the ledger."""
 
-    def __init__(self, batch: int, max_staleness: int, step: int = 0, held: int = 0, running: int = 0) -> None:
-        """The last three restore: v, the groups that are done, ready or served already, and what is queued."""
+    def __init__(
+        self, batch: int, max_staleness: int, step: int = 0, held: int = 0, running: int = 0, replays: int = 0
+    ) -> None:
+        """step, held and running restore: v, the groups that are done, ready or served already, and what is queued.
+
+        replays: places of each batch that are kept for groups which train again; later batches' are taken already.
+        """
         self.batch = batch
         self.max_staleness = max_staleness
+        self.reserved = max_staleness * replays
         self.step = step
         self.running = running
         self.accepted = step * batch + held
@@ -68,14 +75,16 @@ class Admission:
         A RaaS that lags keeps working only on places that its older version can still fill in time.
         """
         at = self.step if step is None else min(step, self.step)
-        return capacity(
-            max_concurrent, self.batch, self.max_staleness, at, running=self.running, accepted=self.accepted
-        )
+        accepted = self.accepted + self.reserved
+        return capacity(max_concurrent, self.batch, self.max_staleness, at, running=self.running, accepted=accepted)
 
-    def validate(self, states: Counter[State], trained: int) -> None:
-        """Raise InvariantError unless the credit equals the counters of a ledger that holds this model only."""
+    def validate(self, states: Counter[State], trained: int, replayed: int = 0) -> None:
+        """Raise InvariantError unless the credit equals the counters of a ledger that holds this model only.
+
+        replayed: places of served and trained batches that were taken by replays.
+        """
         running = sum(states[state] for state in RUNNING)
-        accepted = sum(states[state] for state in ACCEPTED) + trained
+        accepted = sum(states[state] for state in ACCEPTED) + trained + replayed
         if (self.running, self.accepted) != (running, accepted):
             raise InvariantError(
                 f"credit says {self.running} running, {self.accepted} accepted; the ledger {running}, {accepted}"
@@ -134,6 +143,13 @@ class VersionSteps:
 def sampled_versions(group: Group) -> np.ndarray:
     """The distinct versions among a group's sampled tokens, ascending."""
     return np.unique(np.concatenate([t.arrays.versions[t.arrays.mask.astype(bool)] for t in group.trajectories]))
+
+
+def deciding_step(group: Group, steps: VersionSteps, *, mask: bool) -> int:
+    """The step whose age decides whether a group is too old: of its oldest token, or its newest where old ones leave
+    the loss (`mask`)."""
+    of_tokens = steps.steps_of(sampled_versions(group))
+    return int(of_tokens.max() if mask else of_tokens.min())
 
 
 def mask_stale(group: Group, steps: VersionSteps, oldest_step: int) -> Group | None:

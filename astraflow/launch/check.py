@@ -98,6 +98,9 @@ def _models(config: RunConfig) -> Iterator[Complaint]:
                 f"{at}.actor.ppo_n_minibatches",
                 f"{groups} groups, which stay whole, cannot make {trainer.actor.ppo_n_minibatches} minibatches",
             )
+        most = config.dataflow.buffer.max_groups
+        if most is not None and most < groups:
+            yield "dataflow.buffer.max_groups", f"{most}: a batch of {at} takes {groups} groups"
         norm = trainer.actor.reward_norm
         if gconfig.n_samples == 1 and norm is not None and norm.mean_level == "group":
             yield (

@@ -11,6 +11,7 @@ import pytest
 
 from astraflow.core.data import Batch
 from astraflow.core.protocol import messages as m
+from astraflow.dataflow.audit import audit
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.ledger import State
 from astraflow.dataflow.scripted import Rehearsal, ScriptedRaaS, ScriptedTrainer, example_rows
@@ -325,3 +326,42 @@ async def test_the_work_of_another_process_of_that_name_goes_to_others(run: Run)
         await second.join(raas("a", hold=True), incarnation="two")
         assert ledger.counters.lost_leases == 8
         ledger.validate()
+
+
+@synchronous
+async def test_replays_go_on_after_a_restart_and_a_rewind(make_settings: MakeSettings, tmp_path: Path) -> None:
+    replay = {"ratio": 0.5, "policy": "uniform"}
+    run = Run(make_settings(buffer={"replay": replay, "max_staleness": 3}, ledger={"keep_steps": 0}), tmp_path)
+    async with run.dataflow().running() as first:
+        await first.join(raas())
+        trainer = first.trainer(2 * B)
+        await trainer.begin()
+        trained = [groups_of((await trainer.train()).batch) for _ in range(3)]
+        assert len(set(trained[1]) & set(trained[0])) == B // 2
+        reply = await trainer.batch()
+        assert reply.buffer_stats["buffer/replayed"] == B // 2
+        pool = [group.group_id for group in first.service.serving.held("model0")]
+        before = first.service.books.ledger.counters
+        assert (before.trained, before.replayed) == (B + 2 * B // 2, 2 * B // 2)
+    async with run.dataflow().running() as second:
+        again = ScriptedTrainer(second.client, batch_size=2 * B)
+        again.version, again.step = trainer.version, trainer.step
+        assert same((await again.batch()).batch, reply.batch)
+        held = [group.group_id for group in second.service.serving.held("model0")]
+        assert set(groups_of(reply.batch)) <= set(held) <= set(pool)
+        await second.join(raas("b"))
+        again.version, again.step = again.version + 1, again.step + 1
+        await again.announce()
+        await again.train()
+        await again.recover(step=4)
+        ledger = second.service.books.ledger
+        c = ledger.counters
+        assert c.trained + c.replayed == 4 * B
+        for _ in range(3):
+            assert len(groups_of((await again.train()).batch)) == B
+        assert c.trained + c.replayed == 7 * B
+        assert c.dropped.total() == 0
+        ledger.validate()
+    report = audit(run.path / "ledger")
+    assert report.conserved, report.problems
+    assert report.replayed == c.replayed

@@ -1,6 +1,7 @@
 """The service over the wire: wrong requests change nothing, status tells what goes on."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -309,3 +310,46 @@ def test_a_dead_peer_does_not_end_the_service(make_settings: MakeSettings) -> No
             await rehearsal._connect(peer.url).cancel([])
 
     run(make_settings(), test)
+
+
+@pytest.mark.parametrize(("outcome", "reason"), [([1.0, 1.0], "zero_advantage"), (None, "rejected")])
+def test_whoever_waits_for_a_batch_is_told_what_was_dropped(
+    make_settings: MakeSettings, outcome: list[float] | None, reason: str
+) -> None:
+    """Rewards that are always equal, a workflow that always rejects: a visible outcome, not a silent wait."""
+
+    async def test(rehearsal: Rehearsal) -> None:
+        peer = ScriptedRaaS("a", Rehearsal.TOKEN, lambda task, version: outcome)
+        await rehearsal.join(peer)
+        trainer = rehearsal.trainer(4)
+        await trainer.begin()
+        waiting = asyncio.create_task(trainer.batch(1.0))
+        await until(lambda: len(peer.submitted) > 20)
+        (wait,) = rehearsal.service.status()["waiting"]
+        assert re.search(rf"2 more groups \(0 of 2 ready\); dropped since the last batch: \d+ {reason}", wait["on"])
+        with pytest.raises(DeadlineError, match=rf"dropped since the last batch: \d+ {reason}"):
+            await waiting
+
+    run(make_settings(), test)
+
+
+def test_dynamic_sampling_ends_the_run_where_its_end_is_configured(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        await rehearsal.join(ScriptedRaaS("a", Rehearsal.TOKEN, lambda task, version: [1.0, 1.0]))
+        trainer = rehearsal.trainer(4)
+        await trainer.begin()
+        with pytest.raises(PeerError, match=r"no batch for model0 \(buffer.max_refill\): .* zero_advantage"):
+            await trainer.batch(10.0)
+        assert rehearsal.service.stopping.is_set()
+
+    run(make_settings(buffer={"max_refill": 30}), test)
+
+
+def test_a_batch_that_never_fits_the_buffer_is_refused_at_once(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        with pytest.raises(ConflictError, match=r"a batch of 4 groups never fills: dataflow.buffer.max_groups is 3"):
+            await rehearsal.trainer(8).begin()
+        assert rehearsal.service.policies.get("model0").ready is None
+        await rehearsal.trainer(6).begin()
+
+    run(make_settings(buffer={"max_groups": 3}), test)

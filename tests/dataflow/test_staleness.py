@@ -1,5 +1,7 @@
 """CASES "Staleness and buffer": admission and consumption."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -89,6 +91,17 @@ def test_training_frees_no_place_but_its_step_does() -> None:
     assert admission.capacity(9) == 1
     with pytest.raises(InvariantError, match="goes back"):
         admission.advance(0)
+
+
+def test_places_of_replays_in_later_batches_are_reserved_but_never_the_next_batch() -> None:
+    for replays in range(8):
+        admission = Admission(8, 3, replays=replays)
+        assert admission.capacity(1000) == 4 * 8 - 3 * replays >= 8
+    admission = Admission(1, 1, step=4)
+    admission.moved(Moved(3, None, State.SERVED))  # a replay takes a place, too
+    assert (admission.accepted, admission.capacity(9)) == (5, 1)
+    admission.moved(Moved(3, State.SERVED, State.TRAINED))
+    admission.validate(Counter(), 3, replayed=2)
 
 
 def test_a_lagging_raas_gets_only_the_places_that_its_version_fills_in_time() -> None:
