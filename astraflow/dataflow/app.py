@@ -48,12 +48,16 @@ def create_service(
 ) -> AstraFlow:
     """Load the datasets and compose the service. ConfigError or DataError where a dataset is not right."""
     config, seed = settings.dataflow, settings.experiment.seed
-    rows = load_rows(config.rollout_dataset, split="train", seed=seed, tokenizer=tokenizer)
+    rows = {
+        name: load_rows(dataset, split="train", seed=seed, tokenizer=tokenizer)
+        for name, dataset in config.rollout_datasets.items()
+    }
     eval_rows = {
         name: load_rows(dataset, split="test", seed=seed, tokenizer=tokenizer)
         for name, dataset in config.eval_datasets.items()
     }
-    log.info("rollout dataset: %d rows; evaluation: %s", len(rows), {name: len(r) for name, r in eval_rows.items()})
+    counts = [{name: len(r) for name, r in loaded.items()} for loaded in (rows, eval_rows)]
+    log.info("rollout rows: %s; evaluation: %s", *counts)
     decode = None if tokenizer is None else _decoder(tokenizer)
     trajectories = TrajectoryLog(Path(settings.run_dir) / "trajectories", decode)
     ledger = config.ledger

@@ -19,6 +19,13 @@ class DatasetConfig(OpenSection):
     """Rows whose prompt has more tokens are left out and counted."""
 
 
+class RolloutDatasetConfig(DatasetConfig):
+    """A dataset that rollouts are asked for from."""
+
+    weight: float = Field(default=1.0, gt=0)
+    """Its share of all occurrences, relative to the other rollout datasets'."""
+
+
 class WorkflowConfig(OpenSection):
     """What an episode is. Further keys go to the workflow's __init__."""
 
@@ -118,6 +125,55 @@ class WaitConfig(Section):
     """Standard deviation of their logarithm; 0: all are equal."""
 
 
+class GresoConfig(Section):
+    """Ask less for prompts whose rewards were all equal, visit after visit (arXiv 2506.02177)."""
+
+    p: float = Field(default=0.5, ge=0, le=1)
+    """A prompt is asked for with p^z after z visits in a row without variance of one kind."""
+    easy_floor: float = Field(default=0.1, ge=0, le=1)
+    """Smallest probability where every sample was right."""
+    hard_floor: float = Field(default=0.4, ge=0, le=1)
+    """Smallest probability where none was better than another and they were not right."""
+
+
+class SolvedConfig(Section):
+    """Leave out prompts that are solved."""
+
+    after: int = Field(default=2, ge=1)
+    """Visits in a row in which every sample was right."""
+    passes: int | None = Field(default=None, ge=1)
+    """Passes over the dataset for which it is left out, then it is asked for again; None: for good."""
+
+
+class DifficultyConfig(Section):
+    """Pools by smoothed success rate, each asked for at its own rate. A prompt never visited is medium."""
+
+    easy_from: float = Field(default=0.8, ge=0, le=1)
+    """Success rate from which a prompt is easy."""
+    hard_to: float = Field(default=0.2, ge=0, le=1)
+    """Success rate up to which it is hard."""
+    easy_rate: float = Field(default=0.25, ge=0, le=1)
+    """Share of passes in which an easy prompt is asked for."""
+    medium_rate: float = Field(default=1.0, ge=0, le=1)
+    hard_rate: float = Field(default=0.5, ge=0, le=1)
+    smoothing: float = Field(default=0.5, gt=0, le=1)
+    """Weight of the newest visit in the success rate."""
+
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        if self.hard_to >= self.easy_from:
+            raise ValueError("hard_to must be less than easy_from")
+        return self
+
+
+class CurriculumConfig(Section):
+    """Which prompts are asked for, by how their rollouts went; the chances of all rules that are on are multiplied."""
+
+    greso: GresoConfig | None = None
+    solved: SolvedConfig | None = None
+    difficulty: DifficultyConfig | None = None
+
+
 class LedgerConfig(Section):
     """The record of every occurrence."""
 
@@ -148,7 +204,10 @@ class DataflowConfig(Section):
     """0: any free port, announced after it is bound."""
     buffer: BufferConfig = BufferConfig()
     ledger: LedgerConfig = LedgerConfig()
-    rollout_dataset: DatasetConfig
+    rollout_dataset: RolloutDatasetConfig
+    mixture: dict[str, RolloutDatasetConfig] = {}
+    """Further rollout datasets by name: each gets the share of all occurrences that its weight is of all weights."""
+    curriculum: CurriculumConfig = CurriculumConfig()
     workflow_spec: WorkflowConfig = WorkflowConfig()
     eval_workflows: dict[str, WorkflowConfig] = {}
     eval_datasets: dict[str, EvalDatasetConfig] = {}
@@ -160,8 +219,15 @@ class DataflowConfig(Section):
     max_failure_streak: int = Field(default=200, ge=1)
     """So many samples in a row without one valid reward stop the run with the first traceback."""
 
+    @property
+    def rollout_datasets(self) -> dict[str, RolloutDatasetConfig]:
+        """All of them, by name."""
+        return {"rollout_dataset": self.rollout_dataset, **self.mixture}
+
     @model_validator(mode="after")
     def _names(self) -> Self:
+        if "rollout_dataset" in self.mixture:
+            raise ValueError("mixture: the name rollout_dataset is the first dataset's; choose another")
         for name, dataset in self.eval_datasets.items():
             if dataset.eval_workflow not in self.eval_workflows:
                 known = ", ".join(sorted(self.eval_workflows)) or "none"

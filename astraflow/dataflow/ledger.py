@@ -49,13 +49,14 @@ from astraflow.dataflow.ledger_events import (
     Serve,
     Settle,
     State,
+    Visit,
 )
 from astraflow.errors import InvariantError
 
 __all__ = [
     "ACCEPTED", "RUNNING", "Acknowledge", "Counters", "Curate", "Drop", "DropReason", "Entry", "Event", "Expire",
     "Finish", "GroupKey", "Issue", "Lease", "Ledger", "LedgerSnapshot", "LoseLeases", "Moved", "Requeue", "Rewind",
-    "Serve", "Settle", "State",
+    "Serve", "Settle", "State", "Visit",
 ]  # fmt: skip
 
 

@@ -93,6 +93,15 @@ class Expire(msgspec.Struct, frozen=True, tag=True):
     now: float
 
 
+class Visit(msgspec.Struct, frozen=True):
+    """How a rollout of a prompt went: what prompts are chosen by later."""
+
+    success: float
+    """Share of right samples, 0 to 1."""
+    equal: bool
+    """All rewards are equal."""
+
+
 class Finish(msgspec.Struct, frozen=True, tag=True):
     """A leased occurrence ended at its owner, as these groups. Ignored, and counted, from anybody else."""
 
@@ -101,6 +110,8 @@ class Finish(msgspec.Struct, frozen=True, tag=True):
     groups: tuple[GroupKey, ...]
     drop: DropReason | None = None
     """The reason where `groups` is empty."""
+    visit: Visit | None = None
+    """Nothing in the ledger depends on it; None where no sample has a reward."""
 
 
 class Curate(msgspec.Struct, frozen=True, tag=True):

@@ -2,8 +2,8 @@
 
 Restart. The log is read back: ledger, policies and their versions are what they were at the last commit. A RaaS that
 lives on keeps its leases, and is asked for them again, since the order may not have reached it (a task asked for twice
-is one); those of others are lost. The dataset's cursor stands after as many occurrences as the ledger
-has issued (each epoch's order is a function of seed and epoch: there is no other random state). A batch that was served
+is one); those of others are lost. The curriculum stands where the issued occurrences and the results in the log put it
+(its orders and coins are functions of seed, pass and prompt: there is no other random state). A batch that was served
 and not acknowledged is served again, the same.
 
 Rewind. A trainer restored after step s continues a lineage in which later steps never happened. What they trained, and
@@ -21,9 +21,9 @@ from astraflow.core.data import Group, encode
 from astraflow.core.protocol.messages import ReadyRequest
 from astraflow.dataflow.barrier import VersionBarrier
 from astraflow.dataflow.books import Books
-from astraflow.dataflow.data_acquisition import DatasetCursor
+from astraflow.dataflow.curriculum import Curriculum
 from astraflow.dataflow.data_serving import DataServing
-from astraflow.dataflow.ledger import Acknowledge, Ledger, LoseLeases, Requeue, Rewind, State
+from astraflow.dataflow.ledger import Acknowledge, Finish, Issue, Ledger, LoseLeases, Requeue, Rewind, State
 from astraflow.dataflow.policies import Policies, Policy, Published
 from astraflow.dataflow.raas_pool import RaaSPool
 from astraflow.dataflow.records import Announced, Loaded, Snapshot, SnapshotTaken, TrainerReady, Var
@@ -42,8 +42,8 @@ def published_name(model_id: str) -> str:
     return f"published/{model_id}"
 
 
-def replay(loaded: Loaded, policies: Policies, published: Mapping[str, Published]) -> Ledger:
-    """Put policies back as they were and return the ledger. `published`: current versions, with their manifests.
+def replay(loaded: Loaded, policies: Policies, published: Mapping[str, Published], curriculum: Curriculum) -> Ledger:
+    """Put policies and curriculum back as they were and return the ledger. `published`: versions, with manifests.
 
     InvariantError where the log contradicts itself.
     """
@@ -52,12 +52,20 @@ def replay(loaded: Loaded, policies: Policies, published: Mapping[str, Published
         ledger = Ledger.restored(loaded.snapshot.ledger)
         for snapshot in loaded.snapshot.policies:
             policies.restore(snapshot, published.get(snapshot.model_id) if snapshot.current >= 0 else None)
+        curriculum.restore(loaded.snapshot.curriculum)
     for record in loaded.records:
         match record:
             case TrainerReady():
                 policies.replay_ready(record.request)
             case Announced():
                 policies.replay_announced(record.model_id, record.version, record.step, published.get(record.model_id))
+            case Issue():
+                curriculum.issued(record.prompt_id, record.epoch)
+                ledger.handle(record)
+            case Finish():
+                entry = ledger.get(record.group_id)
+                if ledger.handle(record) and entry is not None:
+                    curriculum.visited(entry.prompt_id, entry.epoch, record.visit)
             case _:
                 ledger.handle(record)
     return ledger
@@ -98,7 +106,7 @@ class Recovery:
         serving: DataServing,
         pool: RaaSPool,
         barrier: VersionBarrier,
-        cursor: DatasetCursor,
+        curriculum: Curriculum,
         max_staleness: int,
         replay_ratio: float = 0.0,
     ) -> None:
@@ -107,7 +115,7 @@ class Recovery:
         self._serving = serving
         self._pool = pool
         self._barrier = barrier
-        self._cursor = cursor
+        self._curriculum = curriculum
         self._max_staleness = max_staleness
         self._replay_ratio = replay_ratio
         self._snapshot_at = 0
@@ -120,7 +128,6 @@ class Recovery:
         ledger = self._books.ledger
         for owner in set(ledger.owners).difference(returning):
             self._books.record(LoseLeases(owner))
-        self._cursor.seek(ledger.counters.asked)
         for policy in self._policies.all:
             if policy.ready is not None:
                 self._restart_policy(policy, read)
@@ -162,7 +169,7 @@ class Recovery:
 
     def snapshot(self) -> None:
         """Note the whole state, so that a restart need not read what was before."""
-        state = Snapshot(self._books.ledger.snapshot(), self._policies.snapshot())
+        state = Snapshot(self._books.ledger.snapshot(), self._policies.snapshot(), self._curriculum.snapshot())
         self._books.journal.append(SnapshotTaken(encode(state)))
         self._snapshot_at = self._books.recorded
 

@@ -305,15 +305,17 @@ class Rehearsal:
         self,
         settings: DataflowSettings,
         *,
-        rows: Sequence[Row] | None = None,
+        rows: Sequence[Row] | Mapping[str, Sequence[Row]] | None = None,
         eval_rows: Mapping[str, Sequence[Row]] | None = None,
         trajectories: TrajectoryLog | None = None,
         store: LedgerStore | None = None,
     ) -> None:
+        """rows: of the only rollout dataset, or by dataset."""
         self.raas: dict[str, RaaSPeer] = {}
+        given = rows or example_rows(50)
         self.service = AstraFlow(
             settings,
-            rows or example_rows(50),
+            given if isinstance(given, Mapping) else {"rollout_dataset": given},
             eval_rows or {},
             self._connect,
             trajectories or TrajectoryLog(None),

@@ -1,6 +1,7 @@
 """The Dataflow service. `AstraFlow` composes the stations and routes between them; it holds no state of its own.
 
     policies          who trains what, and at which version and step
+    curriculum        which row is asked for next
     books             ledger, credit, room: what every occurrence's state implies
     data_acquisition  dataset → occurrences → RaaS → finished groups
     data_serving      finished groups → batches
@@ -34,6 +35,7 @@ from astraflow.dataflow.barrier import Announcements
 from astraflow.dataflow.books import Books
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.curation import Curator, FailureStreak
+from astraflow.dataflow.curriculum import make_curriculum
 from astraflow.dataflow.data_acquisition import DataAcquisition, Flow
 from astraflow.dataflow.data_serving import DataServing, ServingRules
 from astraflow.dataflow.evaluation import Evaluation
@@ -67,7 +69,7 @@ class AstraFlow:
     def __init__(
         self,
         settings: DataflowSettings,
-        rows: Sequence[Row],
+        rows: Mapping[str, Sequence[Row]],
         eval_rows: Mapping[str, Sequence[Row]],
         connect: Callable[[str], RaaSClient],
         trajectories: TrajectoryLog,
@@ -76,7 +78,7 @@ class AstraFlow:
         spans: SpanLog | None = None,
         store: LedgerStore | None = None,
     ) -> None:
-        """rows: the rollout dataset's; eval_rows: by name of eval_datasets. connect: a RaaS's url → its client.
+        """rows: by name of the rollout datasets; eval_rows: of eval_datasets. connect: a RaaS's url → its client.
 
         store: where the ledger is kept, and continued from; None: it ends with this process.
         """
@@ -85,8 +87,10 @@ class AstraFlow:
         self.stopping = asyncio.Event()
         self.error: AstraFlowError | None = None
         self.policies = Policies(n_samples)
-        past = Past.of(store, settings, len(rows))
-        ledger = past.replay(self.policies)
+        sizes = {name: len(loaded) for name, loaded in rows.items()}
+        self.curriculum = make_curriculum(config, sizes, settings.experiment.seed)
+        past = Past.of(store, settings, sizes)
+        ledger = past.replay(self.policies, self.curriculum)
         self.pool = RaaSPool(list(n_samples), past.seats, past.registrations)
         self.journal = Durable(store) if store is not None else None
         self.books = Books(ledger, self.pool, self.journal)
@@ -103,7 +107,7 @@ class AstraFlow:
         self._max_groups, self._max_refill = config.buffer.max_groups, config.buffer.max_refill
         self._tasks: set[asyncio.Task[Any]] = set()
         self.serving = self._make_serving(settings)
-        self.acquisition = self._make_acquisition(settings, rows)
+        self.acquisition = self._make_acquisition(settings, [row for loaded in rows.values() for row in loaded])
         self.evaluation = self._make_evaluation(settings, eval_rows)
         self.links = RaaSLinks(
             self.pool,
@@ -122,7 +126,7 @@ class AstraFlow:
             self.serving,
             self.pool,
             self.announcements.barrier,
-            self.acquisition.cursor,
+            self.curriculum,
             config.buffer.max_staleness,
             config.buffer.replay.ratio,
         )
@@ -141,7 +145,8 @@ class AstraFlow:
 
     def _make_serving(self, settings: DataflowSettings) -> DataServing:
         def statistics() -> dict[str, float]:
-            return {**standing(self.books, self.pool, self.policies), **self.statistics.take()}
+            now = standing(self.books, self.pool, self.policies)
+            return {**now, **self.curriculum.statistics(), **self.statistics.take()}
 
         buffer = settings.dataflow.buffer
         rules = ServingRules(
@@ -178,7 +183,7 @@ class AstraFlow:
         curator = Curator(self.policies, filters, shuffle_seed=seed if buffer.shuffle_rewards else None)
         return DataAcquisition(
             rows,
-            seed,
+            self.curriculum,
             self.books,
             self.pool,
             self.policies,

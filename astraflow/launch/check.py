@@ -178,6 +178,8 @@ def _workflow(config: RunConfig, at: str, workflow: WorkflowConfig) -> Iterator[
 
 def _datasets(config: RunConfig) -> Iterator[Complaint]:
     yield from _dataset("dataflow.rollout_dataset", config.dataflow.rollout_dataset)
+    for name, further in config.dataflow.mixture.items():
+        yield from _dataset(f"dataflow.mixture.{name}", further)
     for name, dataset in config.dataflow.eval_datasets.items():
         yield from _dataset(f"dataflow.eval_datasets.{name}", dataset)
     if config.base_model is not None:

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from astraflow.core.data import Group, Value, decode
+from astraflow.core.data import Group, Value, decode, encode
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.barrier import VersionBarrier
 from astraflow.dataflow.books import Books
-from astraflow.dataflow.data_acquisition import DatasetCursor
+from astraflow.dataflow.config import CurriculumConfig, DifficultyConfig, GresoConfig, SolvedConfig
+from astraflow.dataflow.curriculum import Curriculum
 from astraflow.dataflow.ledger import (
     Acknowledge,
     Curate,
@@ -25,19 +26,37 @@ from astraflow.dataflow.ledger import (
     GroupKey,
     Issue,
     Lease,
+    Ledger,
     LoseLeases,
     Serve,
     State,
 )
 from astraflow.dataflow.policies import Policies, Published
+from astraflow.dataflow.prompts import visit_of
 from astraflow.dataflow.raas_pool import RaaSPool
-from astraflow.dataflow.records import Item, Kept, Loaded, Record, Released, Snapshot, SnapshotTaken, Var
+from astraflow.dataflow.records import (
+    Announced,
+    Item,
+    Kept,
+    Loaded,
+    Record,
+    Released,
+    Snapshot,
+    SnapshotTaken,
+    TrainerReady,
+    Var,
+)
 from astraflow.dataflow.recovery import Recovery, replay, usable
 from astraflow.dataflow.scripted import manifest, trajectory
 
 CUTS = 10_000
 B, ETA, ROWS, STEPS, KEEP = 2, 2, 3, 4, 3
 MODEL, KEY = "model0", GroupKey("model0")
+
+
+def curriculum() -> Curriculum:
+    rules = CurriculumConfig(greso=GresoConfig(), solved=SolvedConfig(after=3, passes=1), difficulty=DifficultyConfig())
+    return Curriculum({"a": ROWS, "b": 2 * ROWS}, 1, weights=[2, 1], rules=rules)
 
 
 class Disk:
@@ -117,10 +136,10 @@ class Dataflow:
         self.policies = Policies({MODEL: 1})
         loaded, published = disk.load()
         self.buffer: Any = Buffer()
-        self.books = Books(replay(loaded, self.policies, published), self.pool, disk)
-        self.cursor = DatasetCursor(ROWS, 1)
+        self.curriculum = curriculum()
+        self.books = Books(replay(loaded, self.policies, published, self.curriculum), self.pool, disk)
         self.recovery = Recovery(
-            self.policies, self.books, self.buffer, self.pool, VersionBarrier(1.0), self.cursor, ETA, 0.5
+            self.policies, self.books, self.buffer, self.pool, VersionBarrier(1.0), self.curriculum, ETA, 0.5
         )
         kept = disk.kept()
         self.recovery.restart(kept.get)
@@ -163,7 +182,7 @@ class Dataflow:
         queued = self.books.ledger.counters.states[State.QUEUED]
         room = min(self.pool.serving[0].available, self.books.capacity(4) + queued)
         for _ in range(room - queued):
-            self.books.record(Issue(*self.cursor.next()))
+            self.books.record(Issue(*self.curriculum.next()))
         ids = self.books.ledger.queued(max(0, room))
         if ids:
             self.books.record(Lease(tuple(ids), self.key, 9.0))
@@ -177,13 +196,15 @@ class Dataflow:
         task = m.Task(task_id="t", group_id=group_id, data={})
         group = Group(
             group_id=group_id, task_id="t", prompt_id=entry.prompt_id, model_id=MODEL,
-            trajectories=(trajectory(task, 0, Value(1.0), [version]),),
+            trajectories=(trajectory(task, 0, Value(float(chance.random() < 0.7)), [version]),),
         )  # fmt: skip
         if not usable(group, self.policy):
             self.books.record(LoseLeases(self.key, (group_id,)))
             return
         drop = DropReason.ZERO_ADVANTAGE if chance.random() < 0.2 else None
-        self.books.record(Finish(group_id, self.key, (KEY,)))
+        visit = visit_of([group])
+        self.books.record(Finish(group_id, self.key, (KEY,), visit=visit))
+        self.curriculum.visited(entry.prompt_id, entry.epoch, visit)
         if drop is None:
             self.books.keep(group)
         self.books.record(Curate(group_id, drop, 1))
@@ -337,10 +358,26 @@ class World:
         assert c.issued == c.trained + c.dropped.total() + c.in_flight
         assert set(c.dropped) <= {DropReason.ZERO_ADVANTAGE}
         assert not set(trained) & set(ledger.kept - set(ledger.trained(MODEL)))
-        cursor = DatasetCursor(ROWS, 1)
-        issued = [(item.prompt_id, item.epoch) for item in self.disk.items if isinstance(item, Issue)]
-        assert issued == [cursor.next() for _ in issued]
+        self.check_curriculum()
         assert set(self.disk.kept()) <= ledger.kept | set(trained)
+
+    def check_curriculum(self) -> None:
+        """Whatever was asked for is what a curriculum without crashes asks for, given the results that count."""
+        fresh, ledger = curriculum(), Ledger()
+        for item in self.disk.items:
+            match item:
+                case Issue():
+                    assert (item.prompt_id, item.epoch) == fresh.next()
+                    ledger.handle(item)
+                case Finish():
+                    entry = ledger.get(item.group_id)
+                    if ledger.handle(item) and entry is not None:
+                        fresh.visited(entry.prompt_id, entry.epoch, item.visit)
+                case Kept() | Released() | Var() | SnapshotTaken() | TrainerReady() | Announced():
+                    pass
+                case _:
+                    ledger.handle(item)
+        assert encode(fresh.snapshot()) == encode(self.dataflow.curriculum.snapshot())
 
 
 def test_ten_thousand_crashes_lose_nothing_and_train_nothing_twice() -> None:
