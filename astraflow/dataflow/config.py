@@ -116,6 +116,23 @@ class BufferConfig(Section):
         return self
 
 
+class GroupConfig(Section):
+    """How a RaaS runs the samples of one training group; buffer.min_group_size is the quorum.
+
+    Early cuts favour short episodes: watch rollout/lost/cut and rollout/lost/straggler.
+    """
+
+    max_retries: int = Field(default=0, ge=0)
+    """Times that a failed sample is run anew."""
+    over_sample: int = Field(default=0, ge=0)
+    """Samples that begin beyond n_samples; the first n_samples that end well are the group, the rest is cut."""
+    straggler: Literal["wait", "shrink", "replace"] = "wait"
+    """A sample that takes much longer than the quorum did: wait for it (to its own deadline), cut it, or cut it and
+    begin another in its place, once."""
+    patience: float = Field(default=2.0, ge=1)
+    """How many times as long as the quorum took is too long."""
+
+
 class WaitConfig(Section):
     """A log-normal wait, one per group (stands in for tools and environments in benchmarks)."""
 
@@ -212,6 +229,7 @@ class DataflowConfig(Section):
     eval_workflows: dict[str, WorkflowConfig] = {}
     eval_datasets: dict[str, EvalDatasetConfig] = {}
     eval: EvalConfig = EvalConfig()
+    group: GroupConfig = GroupConfig()
     episode_timeout_s: float = Field(default=120.0, gt=0)
     """An episode that runs longer ends as failed(timeout)."""
     barrier_timeout_s: float = Field(default=600.0, gt=0)

@@ -16,14 +16,15 @@ import numpy as np
 
 from astraflow.core.data import Failed, Group, Invalid, Trajectory, Value
 from astraflow.core.data.trajectory import EpisodeResult, GroupResult
+from astraflow.core.workflow.api.group import CUT, STRAGGLER
 from astraflow.dataflow.filters import Filter
 from astraflow.dataflow.ledger import DropReason, GroupKey
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.staleness import sampled_versions
 from astraflow.errors import DataError, WorkflowError
 
-CUT = "cut"
-"""Reason of an episode that was cancelled from outside: nobody's failure."""
+NOT_FAILED = frozenset({CUT, STRAGGLER})
+"""Reasons of episodes that were ended from outside: nobody's failure."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class FailureStreak:
     def observe(self, episodes: Iterable[EpisodeResult]) -> WorkflowError | None:
         """Count finished samples; return the error that stops the run, once the streak is too long."""
         for episode in episodes:
-            if isinstance(episode, Failed) and episode.reason == CUT:
+            if isinstance(episode, Failed) and episode.reason in NOT_FAILED:
                 continue
             failure = _failure(episode)
             if failure is None:

@@ -101,7 +101,7 @@ class StatusBoard:
             return f"an exclusive evaluation runs; RaaS: {pool}"
         if not self.pool.serving:
             return f"no RaaS serves the current verified version; RaaS: {pool or 'none has registered'}"
-        return f"{self.books.refill(model_id).describe()}; RaaS: {pool}"
+        return f"RaaS: {pool}; {self.books.refill(model_id).describe()}"
 
 
 def _figures(results: EvalResults) -> dict[str, Any]:

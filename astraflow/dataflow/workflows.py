@@ -14,13 +14,12 @@ from astraflow.dataflow.evaluation import EvalSet
 
 def workflow_requests(config: DataflowConfig) -> list[RegisterWorkflowRequest]:
     """What every RaaS is to know: the training workflow as "default", the others as "eval/<name>"."""
-    wait = config.buffer.rollout_wait
     specs = {WORKFLOW_ID: config.workflow_spec, **{f"eval/{name}": w for name, w in config.eval_workflows.items()}}
     requests = []
     for workflow_id, spec in specs.items():
         policy: dict[str, Any] = {"episode_timeout_s": config.episode_timeout_s}
-        if workflow_id == WORKFLOW_ID and wait is not None:
-            policy["wait"] = wait.model_dump()
+        if workflow_id == WORKFLOW_ID:
+            policy |= _training_policy(config)
         requests.append(
             RegisterWorkflowRequest(
                 workflow_id=workflow_id,
@@ -32,6 +31,19 @@ def workflow_requests(config: DataflowConfig) -> list[RegisterWorkflowRequest]:
             )
         )
     return requests
+
+
+def _training_policy(config: DataflowConfig) -> dict[str, Any]:
+    """What only training groups have: an evaluation takes every sample, however long."""
+    group, wait = config.group, config.buffer.rollout_wait
+    policy: dict[str, Any] = {
+        "max_retries": group.max_retries,
+        "over_sample": group.over_sample,
+        "straggler": group.straggler,
+        "patience": group.patience,
+        "min_group_size": config.buffer.min_group_size,
+    }
+    return policy if wait is None else {**policy, "wait": wait.model_dump()}
 
 
 def samples_per_group(settings: DataflowSettings) -> dict[str, int]:

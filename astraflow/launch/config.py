@@ -117,6 +117,8 @@ class RunConfig:
             out["rollout.reward_timeout_s"] = "rewards run in the RaaS process (reward_workers: 0), without a deadline"
         if not self.dataflow.mixture:
             out["dataflow.rollout_dataset.weight"] = "it is the only rollout dataset (dataflow.mixture is empty)"
+        if self.dataflow.group.straggler == "wait":
+            out["dataflow.group.patience"] = "straggler is wait"
         if self.dataflow.buffer.replay.ratio == 0:
             out["dataflow.buffer.replay.policy"] = "replay.ratio is 0"
         evaluated = self.dataflow.eval_datasets

@@ -326,7 +326,7 @@ def test_whoever_waits_for_a_batch_is_told_what_was_dropped(
         waiting = asyncio.create_task(trainer.batch(1.0))
         await until(lambda: len(peer.submitted) > 20)
         (wait,) = rehearsal.service.status()["waiting"]
-        assert re.search(rf"2 more groups \(0 of 2 ready\); dropped since the last batch: \d+ {reason}", wait["on"])
+        assert re.search(rf"2 more groups \(0 of 2 ready\); RaaS: a healthy.*; dropped since the last batch: \d+ {reason}", wait["on"])
         with pytest.raises(DeadlineError, match=rf"dropped since the last batch: \d+ {reason}"):
             await waiting
 
