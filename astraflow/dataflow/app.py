@@ -26,6 +26,7 @@ from astraflow.core.protocol import Endpoint, RaaSClient, Server, StatusEndpoint
 from astraflow.core.protocol import messages as m
 from astraflow.core.text.tokenizer import Tokenizer, load_tokenizer
 from astraflow.dataflow.config import DataflowSettings
+from astraflow.dataflow.eval_log import EvalLog
 from astraflow.dataflow.rows import load_rows
 from astraflow.dataflow.service import AstraFlow
 from astraflow.dataflow.store import LedgerStore
@@ -62,7 +63,8 @@ def create_service(
     trajectories = TrajectoryLog(Path(settings.run_dir) / "trajectories", decode)
     ledger = config.ledger
     store = LedgerStore(RunDirectory(settings.run_dir).ledger, fsync=ledger.fsync) if ledger.durable else None
-    return AstraFlow(settings, rows, eval_rows, connect, trajectories, spans=spans, store=store)
+    eval_log = EvalLog(RunDirectory(settings.run_dir).evaluations, config.eval.keep_rows, decode)
+    return AstraFlow(settings, rows, eval_rows, connect, trajectories, spans=spans, store=store, eval_log=eval_log)
 
 
 def create_app(service: AstraFlow, token: str) -> Any:

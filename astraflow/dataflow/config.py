@@ -46,6 +46,8 @@ class EvalDatasetConfig(DatasetConfig):
     """Occurrences per row and round (for a row's k samples see gconfig n_samples)."""
     greedy: bool = True
     """Also score one greedy sample per row."""
+    k: int | None = Field(default=None, ge=1)
+    """Of pass@k, estimated without bias from all samples of a row; None: as many as there are."""
 
 
 Filter = Literal["filter_invalid", "filter_stale", "filter_length", "filter_duplicate", "filter_zero_adv"]
@@ -207,7 +209,13 @@ class EvalConfig(Section):
     """How evaluation rounds run."""
 
     mode: Literal["concurrent", "exclusive"] = "exclusive"
-    """exclusive: no new rollouts meanwhile. concurrent: rollouts go on."""
+    """exclusive: no new rollouts meanwhile, and the trainer waits. concurrent: a share of the pool holds the version
+    and scores it, rollouts and training go on."""
+    share: float = Field(default=0.5, gt=0, le=1)
+    """Share of the pool's places that a concurrent round may take: whole RaaS where there are several, of which at
+    least one is left to training; places where there is one."""
+    keep_rows: int = Field(default=32, ge=0)
+    """First rows of each dataset whose samples are kept, in `evaluations/` of the run directory."""
     timeout_s: float = Field(default=600.0, gt=0)
     """Longest that a round may take, seconds; then it is an error."""
 

@@ -38,6 +38,7 @@ from astraflow.dataflow.curation import Curator, FailureStreak
 from astraflow.dataflow.curriculum import make_curriculum
 from astraflow.dataflow.data_acquisition import DataAcquisition, Flow
 from astraflow.dataflow.data_serving import DataServing, ServingRules
+from astraflow.dataflow.eval_log import EvalLog
 from astraflow.dataflow.evaluation import Evaluation
 from astraflow.dataflow.filters import FilterRules, make_filters
 from astraflow.dataflow.journal import Durable
@@ -77,10 +78,12 @@ class AstraFlow:
         clock: Callable[[], float] = time.monotonic,
         spans: SpanLog | None = None,
         store: LedgerStore | None = None,
+        eval_log: EvalLog | None = None,
     ) -> None:
         """rows: by name of the rollout datasets; eval_rows: of eval_datasets. connect: a RaaS's url → its client.
 
-        store: where the ledger is kept, and continued from; None: it ends with this process.
+        store: where the ledger is kept, and continued from; None: it ends with this process. eval_log: where samples of
+        evaluation rounds are kept.
         """
         config = settings.dataflow
         n_samples = samples_per_group(settings)
@@ -101,6 +104,7 @@ class AstraFlow:
         self.announcements = Announcements(config.barrier_timeout_s, self.waits, clock)
         self._clock = clock
         self._first_eval_id = past.first_eval_id
+        self._eval_log = eval_log
         self._spans = spans or SpanLog(None, "dataflow")
         self._wake = asyncio.Event()
         self._streak = FailureStreak(config.max_failure_streak)
@@ -199,6 +203,8 @@ class AstraFlow:
             self.waits,
             exclusive=settings.dataflow.eval.mode == "exclusive",
             timeout_s=settings.dataflow.eval.timeout_s,
+            share=settings.dataflow.eval.share,
+            log=self._eval_log,
             seed=settings.experiment.seed,
             wake=self._wake,
             versions_changed=lambda: self.links.news(),

@@ -63,6 +63,7 @@ def eval_sets(settings: DataflowSettings, rows: Mapping[str, Sequence[Row]]) -> 
             n_samples=_n_samples(settings, model_id, config.eval_workflows[dataset.eval_workflow]),
             repeat=dataset.repeat,
             greedy=dataset.greedy,
+            k=dataset.k,
         )
         for name, dataset in config.eval_datasets.items()
     ]

@@ -127,6 +127,8 @@ class RunConfig:
                 out[f"dataflow.eval_workflows.{name}"] = "no entry of eval_datasets uses it"
         if not evaluated:
             out["dataflow.eval"] = "there are no eval_datasets"
+        if self.dataflow.eval.mode == "exclusive":
+            out["dataflow.eval.share"] = "eval.mode is exclusive"
         sections = {f"{TRAINER}{model_id}": [trainer] for model_id, trainer in self.trainers.items()}
         for section, trainers in {TRAINER_BASE: list(self.trainers.values()), **sections}.items():
             if not evaluated:
