@@ -82,6 +82,9 @@ class BufferConfig(Section):
 
     max_staleness: int = Field(default=2, ge=0)
     """η: most training steps between the step that made a token's version and the step that trains it."""
+    count: Literal["groups", "samples"] = "groups"
+    """What the bound and a batch count. samples: a group that lost some counts for what it has, and a batch takes
+    groups until it has train_batch_size samples."""
     order: Literal["fifo", "edf"] = "fifo"
     """Which ready groups a batch takes first: as they finished, or (edf) the oldest version first."""
     max_groups: int | None = Field(default=None, ge=1)
@@ -113,6 +116,8 @@ class BufferConfig(Section):
             raise ValueError("length and filter_length in filter_function have an effect only together")
         if self.length.max_tokens is not None and self.length.max_tokens < self.length.min_tokens:
             raise ValueError("length: max_tokens is less than min_tokens")
+        if self.count == "samples" and self.max_groups is not None:
+            raise ValueError("max_groups: with count: samples a batch may take any number of groups")
         if self.replay.ratio > 0 and self.max_staleness == 0:
             raise ValueError("replay.ratio: with max_staleness 0 a trained group is always too old to train again")
         return self

@@ -188,7 +188,7 @@ class DataAcquisition:
             group = _numbered(outcome.group, group_id)
             if outcome.drop is None:
                 self._books.keep(group)
-            self._books.record(Curate(group_id, outcome.drop, group.length))
+            self._books.record(Curate(group_id, outcome.drop, group.length, group.samples))
             if outcome.drop is None:
                 self._flow.serving.add(group)
             else:

@@ -44,6 +44,8 @@ class ServingRules:
     """Take old tokens out of the loss instead of dropping their group."""
     keep_steps: int = 0
     """So many steps can be taken back when a trainer is restored at an earlier one."""
+    in_samples: bool = False
+    """A batch takes groups until it has train_batch_size samples, however many groups that are."""
     order: str = "fifo"
     """Of the ready groups, see ready_buffer.ORDERS."""
     max_groups: int | None = None
@@ -214,11 +216,13 @@ class DataServing:
     def _serve(self, policy: Policy, started: float) -> Served | None:
         buffer = self._ready[policy.model_id]
         self._drop_stale(policy)
-        again = self._replay_places(policy)
-        if len(buffer) + again < policy.batch_groups:
+        replays = self._picked(policy)
+        if self._lacks(policy, replays) > 0:
             return None
-        groups = buffer.take(policy.batch_groups - again)
-        replays = self._replays[policy.model_id].pick(again, policy.version) if again else []
+        if self._rules.in_samples:
+            groups = buffer.take_samples(self._needed(policy) - sum(group.samples for group in replays))
+        else:
+            groups = buffer.take(policy.batch_groups - len(replays))
         self._fills(policy).served(self._available(policy))
         kept_share = self._books.refill(policy.model_id).kept_share
         ids = [tuple(group.group_id for group in part) for part in (groups, replays)]
@@ -250,13 +254,27 @@ class DataServing:
         if self._rules.replay_ratio > 0:
             self._replays[policy.model_id].add(group, self._deciding_step(group, policy))
 
-    def _replay_places(self, policy: Policy) -> int:
-        """Places of the next batch that trained groups take again."""
-        return min(replay_count(policy.batch_groups, self._rules.replay_ratio), len(self._replays[policy.model_id]))
+    def _picked(self, policy: Policy) -> list[Group]:
+        """The trained groups that the next batch holds again."""
+        places = replay_count(policy.batch_groups, self._rules.replay_ratio)
+        return self._replays[policy.model_id].pick(places, policy.version) if places else []
 
-    def _available(self, policy: Policy) -> int:
-        """Groups that are there for the next batch."""
-        return self.ready(policy.model_id) + self._replay_places(policy)
+    def _needed(self, policy: Policy) -> int:
+        """Groups, or samples, of a batch."""
+        return policy.batch_groups * (policy.n_samples if self._rules.in_samples else 1)
+
+    def _available(self, policy: Policy, replays: Sequence[Group] | None = None) -> int:
+        """Groups, or samples, that are there for the next batch."""
+        buffer = self._ready[policy.model_id]
+        again = self._picked(policy) if replays is None else replays
+        if self._rules.in_samples:
+            return buffer.samples + sum(group.samples for group in again)
+        return len(buffer) + len(again)
+
+    def _lacks(self, policy: Policy, replays: Sequence[Group]) -> int:
+        """What is missing for the next batch; a group that was never trained is, in any case."""
+        missing = self._needed(policy) - self._available(policy, replays)
+        return max(missing, 1) if not self.ready(policy.model_id) else missing
 
     def _deciding_step(self, group: Group, policy: Policy) -> int:
         return deciding_step(group, policy.steps, mask=self._rules.mask)
@@ -264,7 +282,7 @@ class DataServing:
     def _fills(self, policy: Policy) -> Filling:
         """The model's clock; it starts when its trainer has said how large a batch is."""
         if policy.model_id not in self._filling:
-            self._filling[policy.model_id] = Filling(self._spans, policy.model_id, policy.batch_groups)
+            self._filling[policy.model_id] = Filling(self._spans, policy.model_id, self._needed(policy))
         return self._filling[policy.model_id]
 
     def _drop_stale(self, policy: Policy) -> None:
@@ -295,7 +313,7 @@ class DataServing:
         self._two_versions += two
         return {
             "buffer/ready": float(self.ready(policy.model_id)),
-            "buffer/groups": float(policy.batch_groups),
+            "buffer/groups": float(len(np.unique(batch.group_id))),
             "buffer/replayed": float(len(self._books.ledger.replays(policy.model_id))),
             "buffer/trajectories": float(len(batch.lengths)),
             "buffer/tokens": float(len(batch.input_ids)),
@@ -312,8 +330,9 @@ class DataServing:
     def _waits_on(self, policy: Policy, version: int) -> str:
         if version > policy.version:
             return f"version {version} of '{policy.model_id}' to be announced; {policy.version} is current"
-        have, need = self._available(policy), policy.batch_groups
-        return f"{need - have} more groups ({have} of {need} ready); {self._lacking(policy.model_id)}"
+        have, need = self._available(policy), self._needed(policy)
+        what = "samples" if self._rules.in_samples else "groups"
+        return f"{max(1, need - have)} more {what} ({have} of {need} ready); {self._lacking(policy.model_id)}"
 
 
 def token_ages(batch: Batch, steps: VersionSteps, step: int) -> np.ndarray:

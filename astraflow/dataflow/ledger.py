@@ -141,7 +141,10 @@ class Ledger:
                 return self._finish(event)
             case Curate():
                 self._expect((event.group_id,), State.DONE)
-                return [self._drop(event.group_id, event.drop) if event.drop else self._ready(event.group_id)]
+                if event.drop:
+                    return [self._drop(event.group_id, event.drop)]
+                self._entries[event.group_id].samples = event.samples
+                return [self._ready(event.group_id)]
             case Drop():
                 self._expect(event.group_ids, State.READY)
                 return [self._drop(group_id, event.reason) for group_id in event.group_ids]
@@ -185,6 +188,12 @@ class Ledger:
         steps = self._retained.get(model_id, {})
         chosen = [step for step in sorted(steps) if after < step and (up_to is None or step <= up_to)]
         return [entry.group_id for step in chosen for entry in steps[step]]
+
+    def held_samples(self, model_id: str, n: int) -> int:
+        """Samples, n of a whole group, of a model's groups that are done, ready or served, replays included."""
+        mine = [e for e in self._entries.values() if e.key is not None and e.key.model_id == model_id]
+        again, trained = self.replays(model_id), self._samples_of(model_id)
+        return sum(e.samples or n for e in mine) + sum(trained[group_id] or n for group_id in again)
 
     @property
     def kept(self) -> set[int]:
@@ -316,7 +325,7 @@ class Ledger:
         self.counters.states[entry.state] -= 1
         self.counters.dropped[reason] += 1
         model_id = entry.key.model_id if entry.key else ""
-        return Moved(group_id, entry.state, State.DROPPED, model_id, owner, reason)
+        return Moved(group_id, entry.state, State.DROPPED, model_id, owner, reason, entry.samples)
 
     def _serve(self, event: Serve) -> list[Moved]:
         self._expect(event.group_ids, State.READY)
@@ -333,7 +342,12 @@ class Ledger:
             moved.append(self._move(self._entries[group_id], State.SERVED))
         if event.replayed:
             self._replays[model_id] = list(event.replayed)
-        return [*moved, *(Moved(group_id, None, State.SERVED, model_id) for group_id in event.replayed)]
+        samples = self._samples_of(model_id) if event.replayed else {}
+        return [*moved, *(Moved(g, None, State.SERVED, model_id, samples=samples[g]) for g in event.replayed)]
+
+    def _samples_of(self, model_id: str) -> dict[int, int]:
+        """Trained, not settled group → its samples."""
+        return {e.group_id: e.samples for entries in self._retained.get(model_id, {}).values() for e in entries}
 
     def _may_replay(self, model_id: str, group_ids: tuple[int, ...]) -> bool:
         return len(set(group_ids)) == len(group_ids) and set(group_ids) <= set(self.trained(model_id))
@@ -351,7 +365,8 @@ class Ledger:
         self.counters.states[State.SERVED] -= len(group_ids)
         self.counters.trained += len(group_ids)
         self.counters.replayed += len(replays)
-        return [Moved(group_id, State.SERVED, State.TRAINED, event.model_id) for group_id in (*group_ids, *replays)]
+        # a replay's place stays as it is: SERVED and TRAINED count alike
+        return [Moved(e.group_id, State.SERVED, State.TRAINED, event.model_id, samples=e.samples) for e in entries]
 
     def _rewind(self, event: Rewind) -> list[Moved]:
         steps = self._retained.get(event.model_id, {})
@@ -380,12 +395,12 @@ class Ledger:
         for group_id in event.group_ids:
             entry = self._entries[group_id]
             assert entry.key is not None
-            moved.append(Moved(group_id, entry.state, None, entry.key.model_id))
+            moved.append(Moved(group_id, entry.state, None, entry.key.model_id, samples=entry.samples))
             self.counters.states[entry.state] -= 1
             self.counters.states[State.QUEUED] += 1
             # the occurrence's other groups, where it had any, go their own way: it runs for this one alone
             entry.only = entry.key if entry.shared else None
-            entry.state, entry.key = State.QUEUED, None
+            entry.state, entry.key, entry.samples = State.QUEUED, None, 0
             moved.append(Moved(group_id, None, State.QUEUED))
         self._to_head(event.group_ids)
         return moved
@@ -394,7 +409,8 @@ class Ledger:
         before, entry.state = entry.state, after
         self.counters.states[before] -= 1
         self.counters.states[after] += 1
-        return Moved(entry.group_id, before, after, entry.key.model_id if entry.key else "", owner)
+        model_id = entry.key.model_id if entry.key else ""
+        return Moved(entry.group_id, before, after, model_id, owner, samples=entry.samples)
 
     def _model_of(self, group_id: int) -> str:
         key = self._entries[group_id].key

@@ -27,6 +27,8 @@ class Entry(msgspec.Struct):
     """The version whose batch it was served in."""
     shared: bool = False
     """Its occurrence gave other groups too."""
+    samples: int = 0
+    """From `ready` on; 0: all that were asked for."""
     only: GroupKey | None = None
     """Where set, the occurrence runs again for this group alone."""
 

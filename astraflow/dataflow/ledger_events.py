@@ -121,6 +121,8 @@ class Curate(msgspec.Struct, frozen=True, tag=True):
     drop: DropReason | None = None
     length: int = 0
     """Sampled tokens of its longest trajectory: nothing depends on it, the audit shows who was lost by it."""
+    samples: int = 0
+    """Samples that it has; 0: all that were asked for."""
 
 
 class Drop(msgspec.Struct, frozen=True, tag=True):
@@ -185,3 +187,5 @@ class Moved:
     owner: str = ""
     """Whose lease began or ended with this move."""
     reason: DropReason | None = None
+    samples: int = 0
+    """What its group has, from `ready` on; 0: all that were asked for."""

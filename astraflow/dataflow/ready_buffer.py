@@ -26,6 +26,8 @@ class ReadyBuffer:
         # step → group ids in order of arrival
         self._by_step: dict[int, dict[int, None]] = {}
         self._prompts: Counter[tuple[str, int]] = Counter()
+        self.samples = 0
+        """Of all groups together."""
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -44,11 +46,21 @@ class ReadyBuffer:
         self._groups[group.group_id] = (group, step)
         self._by_step.setdefault(step, {})[group.group_id] = None
         self._prompts[group.agent, group.prompt_id] += 1
+        self.samples += group.samples
         return self.take(0 if self._most is None else max(0, len(self) - self._most))
 
     def take(self, n: int) -> list[Group]:
         """Remove and return the next n."""
         return [self._remove(group_id) for group_id in list(islice(self._order(self._groups, self._by_step), n))]
+
+    def take_samples(self, samples: int) -> list[Group]:
+        """Remove and return the next groups that have so many samples together; at least one."""
+        n = found = 0
+        for group_id in self._order(self._groups, self._by_step):
+            n, found = n + 1, found + self._groups[group_id][0].samples
+            if found >= samples:
+                break
+        return self.take(n)
 
     def take_older(self, step: int) -> list[Group]:
         """Remove and return the groups of steps before `step`."""
@@ -57,6 +69,7 @@ class ReadyBuffer:
 
     def _remove(self, group_id: int) -> Group:
         group, step = self._groups.pop(group_id)
+        self.samples -= group.samples
         same = self._by_step[step]
         del same[group_id]
         if not same:

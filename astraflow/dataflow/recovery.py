@@ -109,6 +109,7 @@ class Recovery:
         curriculum: Curriculum,
         max_staleness: int,
         replay_ratio: float = 0.0,
+        in_samples: bool = False,
     ) -> None:
         self._policies = policies
         self._books = books
@@ -118,6 +119,7 @@ class Recovery:
         self._curriculum = curriculum
         self._max_staleness = max_staleness
         self._replay_ratio = replay_ratio
+        self._in_samples = in_samples
         self._snapshot_at = 0
 
     def restart(self, read: Callable[[int], Group | None], returning: Collection[str] = ()) -> None:
@@ -236,10 +238,22 @@ class Recovery:
 
     def _admit(self, policy: Policy) -> None:
         ledger = self._books.ledger
-        held = sum(len(ledger.groups(s, policy.model_id)) for s in (State.DONE, State.READY, State.SERVED))
-        held += len(ledger.replays(policy.model_id))
+        n = policy.n_samples if self._in_samples else 1
         running = ledger.counters.states[State.QUEUED] + ledger.counters.states[State.LEASED]
+        if self._in_samples:
+            held = ledger.held_samples(policy.model_id, n)
+        else:
+            held = sum(len(ledger.groups(s, policy.model_id)) for s in (State.DONE, State.READY, State.SERVED))
+            held += len(ledger.replays(policy.model_id))
         replays = replay_count(policy.batch_groups, self._replay_ratio)
-        admission = Admission(policy.batch_groups, self._max_staleness, policy.step, held, running, replays)
+        admission = Admission(
+            policy.batch_groups * n,
+            self._max_staleness,
+            policy.step,
+            held,
+            running * n,
+            replays * n,
+            n if self._in_samples else 0,
+        )
         self._books.admit(policy.model_id, admission)
         self._barrier.join(policy.model_id)

@@ -133,6 +133,7 @@ class AstraFlow:
             self.curriculum,
             config.buffer.max_staleness,
             config.buffer.replay.ratio,
+            config.buffer.count == "samples",
         )
         self.board = StatusBoard(
             self.policies,
@@ -157,6 +158,7 @@ class AstraFlow:
             max_staleness=buffer.max_staleness,
             mask=buffer.stale_policy == "mask",
             keep_steps=settings.dataflow.ledger.keep_steps,
+            in_samples=buffer.count == "samples",
             order=buffer.order,
             max_groups=buffer.max_groups,
             replay_ratio=buffer.replay.ratio,

@@ -45,23 +45,33 @@ class Admission:
     """One model's credit, owned here and nowhere else: it follows what moves in the ledger."""
 
     def __init__(
-        self, batch: int, max_staleness: int, step: int = 0, held: int = 0, running: int = 0, replays: int = 0
+        self,
+        batch: int,
+        max_staleness: int,
+        step: int = 0,
+        held: int = 0,
+        running: int = 0,
+        replays: int = 0,
+        samples: int = 0,
     ) -> None:
         """step, held and running restore: v, the groups that are done, ready or served already, and what is queued.
 
         replays: places of each batch that are kept for groups which train again; later batches' are taken already.
+        samples: of a whole group, where all the above and the bound count samples; 0: groups.
         """
         self.batch = batch
         self.max_staleness = max_staleness
         self.reserved = max_staleness * replays
+        self.samples = samples
         self.step = step
         self.running = running
         self.accepted = step * batch + held
 
     def moved(self, moved: Moved) -> None:
         """Account for one transition of the model's groups or of an occurrence."""
-        self.running += (moved.after in RUNNING) - (moved.before in RUNNING)
-        self.accepted += (moved.after in ACCEPTED) - (moved.before in ACCEPTED)
+        before, after = self._weight(moved.before, moved.samples), self._weight(moved.after, moved.samples)
+        self.running += after * (moved.after in RUNNING) - before * (moved.before in RUNNING)
+        self.accepted += after * (moved.after in ACCEPTED) - before * (moved.before in ACCEPTED)
 
     def advance(self, step: int) -> None:
         """A step was trained."""
@@ -75,8 +85,15 @@ class Admission:
         A RaaS that lags keeps working only on places that its older version can still fill in time.
         """
         at = self.step if step is None else min(step, self.step)
-        accepted = self.accepted + self.reserved
-        return capacity(max_concurrent, self.batch, self.max_staleness, at, running=self.running, accepted=accepted)
+        accepted, group = self.accepted + self.reserved, self.samples or 1
+        most = max(1, max_concurrent) * group
+        return capacity(most, self.batch, self.max_staleness, at, running=self.running, accepted=accepted) // group
+
+    def _weight(self, state: State | None, samples: int) -> int:
+        """Places that a group in a state takes: samples that it lost are known once it is ready."""
+        if not self.samples:
+            return 1
+        return samples if samples and state in (State.READY, State.SERVED, State.TRAINED) else self.samples
 
     def validate(self, states: Counter[State], trained: int, replayed: int = 0) -> None:
         """Raise InvariantError unless the credit equals the counters of a ledger that holds this model only.

@@ -35,15 +35,13 @@ def workflow_requests(config: DataflowConfig) -> list[RegisterWorkflowRequest]:
 
 def _training_policy(config: DataflowConfig) -> dict[str, Any]:
     """What only training groups have: an evaluation takes every sample, however long."""
-    group, wait = config.group, config.buffer.rollout_wait
-    policy: dict[str, Any] = {
-        "max_retries": group.max_retries,
-        "over_sample": group.over_sample,
-        "straggler": group.straggler,
-        "patience": group.patience,
-        "min_group_size": config.buffer.min_group_size,
-    }
-    return policy if wait is None else {**policy, "wait": wait.model_dump()}
+    buffer = config.buffer
+    policy: dict[str, Any] = config.group.model_dump(exclude_defaults=True)
+    if buffer.min_group_size is not None:
+        policy["min_group_size"] = buffer.min_group_size
+    if buffer.rollout_wait is not None:
+        policy["wait"] = buffer.rollout_wait.model_dump()
+    return policy
 
 
 def samples_per_group(settings: DataflowSettings) -> dict[str, int]:

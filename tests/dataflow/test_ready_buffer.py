@@ -1,9 +1,12 @@
 """The order in which ready groups are served, and which one a full buffer lets go."""
 
+import msgspec
 import pytest
 
-from astraflow.core.data import Group
+from astraflow.core.data import Group, Value
+from astraflow.core.protocol import messages as m
 from astraflow.dataflow.ready_buffer import ReadyBuffer
+from astraflow.dataflow.scripted import trajectory
 from astraflow.errors import UnknownNameError
 
 
@@ -61,3 +64,15 @@ def test_it_knows_which_prompts_wait_by_role() -> None:
     assert buffer.holds(group(3, prompt_id=5))
     buffer.take(1)
     assert not buffer.holds(group(3, prompt_id=5))
+
+
+def test_taking_by_samples_takes_whole_groups_until_there_are_enough() -> None:
+    buffer = ReadyBuffer()
+    for number, samples in enumerate((3, 2, 4, 1)):
+        task = m.Task(task_id="t", group_id=number, data={})
+        rows = tuple(trajectory(task, i, Value(1.0), (0,)) for i in range(samples))
+        buffer.add(msgspec.structs.replace(group(number), trajectories=rows), 0)
+    assert buffer.samples == 10
+    assert [g.group_id for g in buffer.take_samples(4)] == [0, 1]
+    assert [g.group_id for g in buffer.take_samples(0)] == [2]
+    assert buffer.samples == 1

@@ -38,6 +38,11 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         return np.array(rewards, np.float64)
 
     @property
+    def samples(self) -> int:
+        """Distinct samples."""
+        return len({t.sample_id for t in self.trajectories})
+
+    @property
     def equal_rewards(self) -> bool:
         """Is every trajectory's reward the same number? Then no sample is better than another (LAW 9)."""
         values = [t.reward.value for t in self.trajectories if isinstance(t.reward, Value)]
