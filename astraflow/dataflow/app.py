@@ -27,7 +27,7 @@ from astraflow.core.protocol import messages as m
 from astraflow.core.text.tokenizer import Tokenizer, load_tokenizer
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.eval_log import EvalLog
-from astraflow.dataflow.rows import load_rows
+from astraflow.dataflow.rows import load_rollout_rows, load_rows
 from astraflow.dataflow.service import AstraFlow
 from astraflow.dataflow.store import LedgerStore
 from astraflow.dataflow.trajectory_log import TrajectoryLog
@@ -49,10 +49,7 @@ def create_service(
 ) -> AstraFlow:
     """Load the datasets and compose the service. ConfigError or DataError where a dataset is not right."""
     config, seed = settings.dataflow, settings.experiment.seed
-    rows = {
-        name: load_rows(dataset, split="train", seed=seed, tokenizer=tokenizer)
-        for name, dataset in config.rollout_datasets.items()
-    }
+    rows = load_rollout_rows(config, seed=seed, tokenizer=tokenizer)
     eval_rows = {
         name: load_rows(dataset, split="test", seed=seed, tokenizer=tokenizer)
         for name, dataset in config.eval_datasets.items()

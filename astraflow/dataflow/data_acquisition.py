@@ -71,7 +71,7 @@ class DataAcquisition:
         self.paused = False
         """No new work (an exclusive evaluation, draining)."""
         self._rows = rows
-        self._curriculum = curriculum
+        self.cursor = curriculum
         self._books = books
         self._pool = pool
         self._policies = policies
@@ -93,7 +93,7 @@ class DataAcquisition:
         most = self._books.capacity(self._pool.max_concurrency) + queued
         shares = fit(share_out(room, {i.key: i.max_concurrency for i in serving}, max(0, most)), allowed)
         for _ in range(sum(shares.values()) - queued):
-            prompt_id, epoch = self._curriculum.next()
+            prompt_id, epoch = self.cursor.next()
             self._books.record(Issue(prompt_id, epoch))
         return [self._lease(key, groups) for key, groups in shares.items() if groups]
 
@@ -180,9 +180,9 @@ class DataAcquisition:
         return outcomes, None if outcomes else DropReason.FAILED
 
     def _close(self, occurrence: Occurrence, key: str, outcomes: list[Outcome], drop: DropReason | None) -> None:
-        visit = visit_of([outcome.group for outcome in outcomes]) if self._curriculum.watches else None
+        visit = visit_of([outcome.group for outcome in outcomes]) if self.cursor.watches else None
         moves = self._books.record(Finish(occurrence.group_id, key, tuple(o.key for o in outcomes), drop, visit))
-        self._curriculum.visited(occurrence.prompt_id, occurrence.epoch, visit)
+        self.cursor.visited(occurrence.prompt_id, occurrence.epoch, visit)
         group_ids = [moved.group_id for moved in moves if moved.after is State.DONE]
         for group_id, outcome in zip(group_ids, outcomes, strict=True):
             group = _numbered(outcome.group, group_id)

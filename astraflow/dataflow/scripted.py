@@ -319,10 +319,9 @@ class Rehearsal:
     ) -> None:
         """rows: of the only rollout dataset, or by dataset."""
         self.raas: dict[str, RaaSPeer] = {}
-        given = rows or example_rows(50)
         self.service = AstraFlow(
             settings,
-            given if isinstance(given, Mapping) else {"rollout_dataset": given},
+            rows or example_rows(50),
             eval_rows or {},
             self._connect,
             trajectories or TrajectoryLog(None),

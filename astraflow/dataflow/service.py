@@ -70,7 +70,7 @@ class AstraFlow:
     def __init__(
         self,
         settings: DataflowSettings,
-        rows: Mapping[str, Sequence[Row]],
+        rows: Sequence[Row] | Mapping[str, Sequence[Row]],
         eval_rows: Mapping[str, Sequence[Row]],
         connect: Callable[[str], RaaSClient],
         trajectories: TrajectoryLog,
@@ -80,7 +80,7 @@ class AstraFlow:
         store: LedgerStore | None = None,
         eval_log: EvalLog | None = None,
     ) -> None:
-        """rows: by name of the rollout datasets; eval_rows: of eval_datasets. connect: a RaaS's url → its client.
+        """rows: of the rollout datasets by name, or of the only one; eval_rows: by name. connect: url → a RaaS's client.
 
         store: where the ledger is kept, and continued from; None: it ends with this process. eval_log: where samples of
         evaluation rounds are kept.
@@ -90,7 +90,8 @@ class AstraFlow:
         self.stopping = asyncio.Event()
         self.error: AstraFlowError | None = None
         self.policies = Policies(n_samples)
-        sizes = {name: len(loaded) for name, loaded in rows.items()}
+        by_name = rows if isinstance(rows, Mapping) else {"rollout_dataset": rows}
+        sizes = {name: len(loaded) for name, loaded in by_name.items()}
         self.curriculum = make_curriculum(config, sizes, settings.experiment.seed)
         past = Past.of(store, settings, sizes)
         ledger = past.replay(self.policies, self.curriculum)
@@ -111,7 +112,7 @@ class AstraFlow:
         self._max_groups, self._max_refill = config.buffer.max_groups, config.buffer.max_refill
         self._tasks: set[asyncio.Task[Any]] = set()
         self.serving = self._make_serving(settings)
-        self.acquisition = self._make_acquisition(settings, [row for loaded in rows.values() for row in loaded])
+        self.acquisition = self._make_acquisition(settings, [row for loaded in by_name.values() for row in loaded])
         self.evaluation = self._make_evaluation(settings, eval_rows)
         self.links = RaaSLinks(
             self.pool,
