@@ -20,7 +20,6 @@ from astraflow.core.workflow.api.group import CUT, STRAGGLER
 from astraflow.dataflow.filters import Filter
 from astraflow.dataflow.ledger import DropReason, GroupKey
 from astraflow.dataflow.policies import Policies
-from astraflow.dataflow.staleness import sampled_versions
 from astraflow.errors import DataError, WorkflowError
 
 NOT_FAILED = frozenset({CUT, STRAGGLER})
@@ -127,7 +126,7 @@ class Curator:
         key = GroupKey(group.model_id, group.agent)
         if not group.trajectories:
             return Outcome(key, group, DropReason.INVALID)
-        if (self._policies.get(group.model_id).steps.steps_of(sampled_versions(group)) < 0).any():
+        if (self._policies.get(group.model_id).steps.steps_of(group.versions) < 0).any():
             return Outcome(key, group, DropReason.LINEAGE)
         if self._shuffle_seed is not None:
             group = shuffle_rewards(group, self._shuffle_seed)

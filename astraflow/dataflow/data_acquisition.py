@@ -29,7 +29,6 @@ from astraflow.dataflow.prompts import visit_of
 from astraflow.dataflow.raas_link import Order
 from astraflow.dataflow.raas_pool import Instance, RaaSPool
 from astraflow.dataflow.routing import fit, share_out
-from astraflow.dataflow.staleness import sampled_versions
 from astraflow.dataflow.statistics import RolloutStatistics
 from astraflow.dataflow.trajectory_log import TrajectoryLog
 from astraflow.errors import DataError
@@ -131,7 +130,7 @@ class DataAcquisition:
 
     def _abandoned(self, group: Group) -> bool:
         steps = self._policies.get(group.model_id).steps
-        return bool(group.trajectories) and steps.abandoned(sampled_versions(group))
+        return bool(group.trajectories) and steps.abandoned(group.versions)
 
     # ---- back ------------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from astraflow.dataflow.policies import Policies, Policy, Published
 from astraflow.dataflow.raas_pool import RaaSPool
 from astraflow.dataflow.records import Announced, Loaded, Snapshot, SnapshotTaken, TrainerReady, Var
 from astraflow.dataflow.replays import replay_count
-from astraflow.dataflow.staleness import Admission, sampled_versions
+from astraflow.dataflow.staleness import Admission
 from astraflow.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ def replay(loaded: Loaded, policies: Policies, published: Mapping[str, Published
 
 def usable(group: Group | None, policy: Policy) -> bool:
     """May a finished group train in this lineage?"""
-    return group is not None and not policy.steps.abandoned(sampled_versions(group))
+    return group is not None and not policy.steps.abandoned(group.versions)
 
 
 class Returning:

@@ -80,7 +80,7 @@ class AstraFlow:
         store: LedgerStore | None = None,
         eval_log: EvalLog | None = None,
     ) -> None:
-        """rows: of the rollout datasets by name, or of the only one; eval_rows: by name. connect: url → a RaaS's client.
+        """rows: of the rollout datasets by name, or of the only one; eval_rows: by name. connect: url → client.
 
         store: where the ledger is kept, and continued from; None: it ends with this process. eval_log: where samples of
         evaluation rounds are kept.

@@ -157,15 +157,10 @@ class VersionSteps:
         return steps
 
 
-def sampled_versions(group: Group) -> np.ndarray:
-    """The distinct versions among a group's sampled tokens, ascending."""
-    return np.unique(np.concatenate([t.arrays.versions[t.arrays.mask.astype(bool)] for t in group.trajectories]))
-
-
 def deciding_step(group: Group, steps: VersionSteps, *, mask: bool) -> int:
     """The step whose age decides whether a group is too old: of its oldest token, or its newest where old ones leave
     the loss (`mask`)."""
-    of_tokens = steps.steps_of(sampled_versions(group))
+    of_tokens = steps.steps_of(group.versions)
     return int(of_tokens.max() if mask else of_tokens.min())
 
 

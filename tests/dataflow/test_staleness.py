@@ -15,7 +15,6 @@ from astraflow.dataflow.staleness import (
     VersionSteps,
     capacity,
     mask_stale,
-    sampled_versions,
 )
 from astraflow.errors import InvariantError
 
@@ -147,7 +146,7 @@ def test_steps_not_numbers_make_the_age() -> None:
 
 
 def test_sampled_versions_are_distinct_and_without_context() -> None:
-    assert sampled_versions(group([2, 2, 3], [1, 1, 3])).tolist() == [1, 2, 3]
+    assert group([2, 2, 3], [1, 1, 3]).versions.tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import msgspec
@@ -12,7 +13,7 @@ from astraflow.core.data.trajectory import Trajectory, Value, sample_reward
 from astraflow.errors import DataError
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class Group(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The samples of one prompt occurrence for one model and agent role, after it closed.
 
     Only samples with a Value are in it; those that failed or were Invalid are counted by reason in `lost`.
@@ -28,7 +29,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     lost: dict[str, int] = {}
     """Samples that are not in the group, by reason."""
 
-    @property
+    @cached_property
     def rewards(self) -> np.ndarray:
         """float64 [samples], one raw reward a distinct sample (`sample_reward`)."""
         by_sample: dict[int, list[Trajectory]] = {}
@@ -42,7 +43,12 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         """Distinct samples."""
         return len({t.sample_id for t in self.trajectories})
 
-    @property
+    @cached_property
+    def versions(self) -> np.ndarray:
+        """The distinct versions among all sampled tokens, ascending."""
+        return np.unique(np.concatenate([t.arrays.versions[t.arrays.mask.astype(bool)] for t in self.trajectories]))
+
+    @cached_property
     def equal_rewards(self) -> bool:
         """Is every trajectory's reward the same number? Then no sample is better than another (LAW 9)."""
         values = [t.reward.value for t in self.trajectories if isinstance(t.reward, Value)]
@@ -58,7 +64,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         rewards = self.rewards
         return 0.0 if rewards.size < 2 or self.equal_rewards else float(rewards.std(ddof=1))
 
-    @property
+    @cached_property
     def length(self) -> int:
         """Sampled tokens of the longest trajectory."""
         return max((t.sampled for t in self.trajectories), default=0)
