@@ -64,12 +64,9 @@ class GroupRun:
         return min(self._running.values()) + self._allowed
 
     def ended(self, index: int, good: bool, now: float) -> list[Action]:
-        """A sample ended; good: with a reward."""
-        del self._running[index]
-        if not good:
+        """A sample ended; good: with a reward. One that ended together with the last that counts is cut already."""
+        if self._running.pop(index, None) is None or not good:
             return []
-        if self._good == self._n:  # together with the last one that counted
-            return [Cut(index, CUT)]
         self._good += 1
         if self._good == self._quorum:
             self._typical = now

@@ -36,11 +36,12 @@ def test_over_sampling_closes_when_n_have_ended_well_and_cuts_the_rest() -> None
     assert run.closed
 
 
-def test_who_ends_together_with_the_last_is_cut_too() -> None:
+def test_who_ends_together_with_the_last_is_cut_already() -> None:
     run = GroupRun(1, policy(over_sample=1))
     run.begin()
-    run._good = 1  # the other one has just been counted
-    assert indexes(run.ended(1, True, 1.0), Cut) == [1]
+    assert indexes(run.ended(1, True, 1.0), Cut) == [0]
+    assert run.ended(0, True, 1.0) == []
+    assert run.closed
 
 
 def test_shrink_cuts_who_takes_so_much_longer_than_the_quorum() -> None:

@@ -101,6 +101,12 @@ def test_over_sampling_gives_the_first_that_end_well_and_says_who_was_cut() -> N
     assert reasons == ["cut", "good", "crash", "good", "good"]
 
 
+def test_samples_that_end_together_are_n_all_the_same() -> None:
+    result = run(Scripted(), GroupPolicy(over_sample=4))
+    reasons = [episode.reason if isinstance(episode, Failed) else "good" for episode in result.episodes]
+    assert sorted(reasons) == ["cut"] * 4 + ["good"] * 3
+
+
 @pytest.mark.parametrize(("straggler", "reasons"), [("shrink", ["straggler"]), ("replace", ["straggler", "good"])])
 def test_law_25_a_stuck_sample_is_cut_or_replaced_with_the_blame_recorded(straggler: str, reasons: list[str]) -> None:
     workflow = Scripted({1: ["hang"]})
