@@ -65,7 +65,9 @@ class LengthConfig(Section):
     """Which lengths `filter_length` lets pass: sampled tokens of a group's longest trajectory."""
 
     min_tokens: int = Field(default=0, ge=0)
+    """A shorter group is dropped."""
     max_tokens: int | None = Field(default=None, ge=1)
+    """A longer group is dropped; None: any length passes."""
 
 
 class ReplayConfig(Section):
@@ -179,7 +181,9 @@ class DifficultyConfig(Section):
     easy_rate: float = Field(default=0.25, ge=0, le=1)
     """Share of passes in which an easy prompt is asked for."""
     medium_rate: float = Field(default=1.0, ge=0, le=1)
+    """Likewise, for a medium one."""
     hard_rate: float = Field(default=0.5, ge=0, le=1)
+    """Likewise, for a hard one."""
     smoothing: float = Field(default=0.5, gt=0, le=1)
     """Weight of the newest visit in the success rate."""
 
