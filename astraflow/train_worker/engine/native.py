@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from astraflow.core.model import Decoder, named_weights, tied_aliases
+from astraflow.core.model import Decoder, named_weights, return_free_memory, tied_aliases
 from astraflow.core.text.tokenizer import Tokenizer
 from astraflow.errors import DataError, WeightError
 from astraflow.train_worker.algorithms.aggregation import aggregate
@@ -66,6 +66,9 @@ class NativeEngine:
             total += value.item()
             collected.put(items, outputs)
         update = self._optimizer.step()
+        # until the next step: as much as the model in float32, and what activations left of the heap
+        self._optimizer.zero_grad()
+        return_free_memory(self._decoder)
         return StepResult(total, update.grad_norm, update.learning_rate, collected.outputs)
 
     def score(self, rows: PackedRows) -> TokenOutputs:
