@@ -51,6 +51,7 @@ class Bench:
         self.policies.announce(request, served=served)
         if step > before:
             self.serving.acknowledge("model0", step)
+            self.books.admissions["model0"].advance(step)
         self.serving.advance("model0")
 
     def push(self, *versions: int) -> int:
