@@ -2,7 +2,7 @@
 
 Every route takes the run's bearer token, every msgpack body the schema header; bodies are bounded and decoded into a
 struct before a handler sees them. What a handler raises leaves as the documented error body with the status of its
-class: never an HTML page, never a hang. The only file that imports fastapi, uvicorn or httpx.
+class: never an HTML page, never a hang. The only file that imports fastapi or httpx; connection.py is below it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from astraflow.core.data import decode, encode
+from astraflow.core.protocol.connection import Connection, read_out
 from astraflow.core.protocol.messages import ErrorBody
 from astraflow.errors import (
     AstraFlowError,
@@ -105,7 +106,8 @@ class Server:
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
         config = uvicorn.Config(
-            app,
+            read_out(app),
+            http=Connection,
             log_level="warning",
             access_log=False,
             lifespan="off",
