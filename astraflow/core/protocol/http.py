@@ -2,7 +2,7 @@
 
 Every route takes the run's bearer token, every msgpack body the schema header; bodies are bounded and decoded into a
 struct before a handler sees them. What a handler raises leaves as the documented error body with the status of its
-class: never an HTML page, never a hang. The only file that imports fastapi or httpx; connection.py is below it.
+class: never an HTML page, never a hang. The only file that imports fastapi or httpx.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import hmac
 import json
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,13 +18,11 @@ from typing import Any, TypeVar
 
 import httpx
 import msgspec
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from astraflow.core.data import decode, encode
-from astraflow.core.protocol.connection import Connection, read_out
 from astraflow.core.protocol.messages import ErrorBody
 from astraflow.errors import (
     AstraFlowError,
@@ -49,10 +46,9 @@ MSGPACK = "application/msgpack"
 BODY_LIMIT = 64 * 2**20
 BODY_DEADLINE = 30.0
 """Seconds a peer may take to send its body."""
-SERVER_IDLE = 60
-"""Seconds after which a server closes a connection that nobody uses."""
 CLIENT_IDLE = 30.0
-"""Seconds after which a client does; sooner, so that no request is sent into a connection that is being closed."""
+"""Seconds after which a client closes an unused connection; sooner than a server does (SERVER_IDLE), so that no request
+is sent into one that is being closed."""
 
 
 @dataclass(frozen=True)
@@ -87,45 +83,6 @@ def build_app(name: str, token: str, endpoints: Sequence[Endpoint | StatusEndpoi
             app.add_route(endpoint.path, _msgpack_route(endpoint, token), methods=[endpoint.method])
     app.add_exception_handler(HTTPException, _no_such_route)
     return app
-
-
-class Server:
-    """A bound, then served, ASGI application: the port is known (and announced) only after it is ours."""
-
-    def __init__(self, app: Any, host: str = "127.0.0.1", port: int = 0) -> None:
-        # the protocol is named because asyncio turns Nagle's algorithm off only then (40 ms a call otherwise)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            self._socket.bind((host, port))
-        except OSError as error:
-            self._socket.close()
-            raise CallerError(f"cannot listen on {host}:{port}: {error.strerror}") from error
-        self._socket.listen(512)
-        self.port: int = self._socket.getsockname()[1]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
-        config = uvicorn.Config(
-            read_out(app),
-            http=Connection,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            timeout_keep_alive=SERVER_IDLE,
-            timeout_graceful_shutdown=2,
-        )
-        self._uvicorn = uvicorn.Server(config)
-
-    async def serve(self) -> None:
-        """Serve until `stop`; signals stay with the program."""
-        await self._uvicorn._serve([self._socket])
-
-    def stop(self) -> None:
-        self._uvicorn.should_exit = True
-
-    def close(self) -> None:
-        """Give the port back (also where `serve` never ran)."""
-        self._socket.close()
 
 
 def in_process(app: Any) -> Transport:

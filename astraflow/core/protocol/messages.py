@@ -5,9 +5,10 @@ Requests refuse unknown fields: a misspelt field is the caller's error, not a si
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from astraflow.core.data import Batch, Manifest
 from astraflow.core.data.trajectory import GroupResult, Row
@@ -198,7 +199,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     task_id: str
     group_id: int
     data: Row
-    n_samples: int | None = None
+    n_samples: Annotated[int, Meta(ge=1)] | None = None
     """Replaces gconfig.n_samples for this task."""
     greedy: bool = False
     """Sample greedily (evaluation)."""
@@ -219,8 +220,8 @@ class Accepted(Reply, frozen=True, kw_only=True):
 
 
 class PullRequest(Request, frozen=True, kw_only=True):
-    max_items: int = 256
-    timeout: float = 0.0
+    max_items: Annotated[int, Meta(ge=1)] = 256
+    timeout: Annotated[float, Meta(ge=0)] = 0.0
     """Long poll: seconds to wait for the first result."""
     lane: Lane = "train"
     ack: list[str] = []
@@ -267,7 +268,8 @@ class PauseRequest(Request, frozen=True, kw_only=True):
 
 
 class ResetRequest(Request, frozen=True, kw_only=True):
-    timeout: float = 5.0
+    timeout: Annotated[float, Meta(ge=0, le=600)] = 5.0
+    """Seconds to wait for what runs to end."""
 
 
 class ResetResult(Reply, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ from typing import BinaryIO
 import msgspec
 
 from astraflow.core.data import Manifest
-from astraflow.core.protocol.http import Endpoint, Server, StatusEndpoint, build_app
+from astraflow.core.protocol.http import Endpoint, StatusEndpoint, build_app
 from astraflow.core.protocol.messages import (
     ManifestRequest,
     RegisterReceiverReply,
@@ -37,6 +37,7 @@ from astraflow.core.protocol.messages import (
     TransferReply,
     TransferRequest,
 )
+from astraflow.core.protocol.server import Server
 from astraflow.core.weight_manager.agent_pipe import (
     DeltaMade,
     Listening,
