@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import httpx
@@ -24,6 +25,7 @@ from starlette.requests import ClientDisconnect
 
 from astraflow.core.data import decode, encode
 from astraflow.core.protocol.messages import ErrorBody
+from astraflow.core.protocol.openapi import MSGPACK, Described, reply_of
 from astraflow.errors import (
     AstraFlowError,
     CallerError,
@@ -42,7 +44,6 @@ Transport = httpx.AsyncBaseTransport
 
 SCHEMA = "1"
 SCHEMA_HEADER = "X-AstraFlow-Schema"
-MSGPACK = "application/msgpack"
 BODY_LIMIT = 64 * 2**20
 BODY_DEADLINE = 30.0
 """Seconds a peer may take to send its body."""
@@ -71,18 +72,33 @@ class StatusEndpoint:
 
     path: str
     handler: Callable[[], Any]
+    reply: Any = None
+    """What the JSON is, where the handler's annotation does not say it."""
 
 
 def build_app(name: str, token: str, endpoints: Sequence[Endpoint | StatusEndpoint]) -> FastAPI:
     """Return the ASGI application of a program."""
-    app = FastAPI(title=f"AstraFlow {name}", docs_url=None, redoc_url=None)
-    for endpoint in endpoints:
+    app = FastAPI(openapi_url=None)
+    described = cache(lambda: describe(name, endpoints).document())
+    for endpoint in (*endpoints, StatusEndpoint("/openapi.json", described, dict)):
         if isinstance(endpoint, StatusEndpoint):
             app.add_api_route(endpoint.path, _status_route(endpoint, token), methods=["GET"], response_model=None)
         else:
             app.add_route(endpoint.path, _msgpack_route(endpoint, token), methods=[endpoint.method])
     app.add_exception_handler(HTTPException, _no_such_route)
     return app
+
+
+def describe(name: str, endpoints: Sequence[Endpoint | StatusEndpoint]) -> Described:
+    """The routes of a program, for its /openapi.json."""
+    described = Described(name)
+    for endpoint in endpoints:
+        if isinstance(endpoint, StatusEndpoint):
+            described.json(endpoint.path, endpoint.reply or reply_of(endpoint.handler))
+        else:
+            reply = reply_of(endpoint.handler)
+            described.msgpack(endpoint.method, endpoint.path, endpoint.request, reply, endpoint.envelope)
+    return described
 
 
 def in_process(app: Any) -> Transport:

@@ -165,6 +165,72 @@ class DeregisterRaaSRequest(Request, frozen=True, kw_only=True):
     shutdown: bool = False
 
 
+class PoolInstance(Reply, frozen=True, kw_only=True):
+    """A RaaS in the pool."""
+
+    uid: str
+    url: str
+    version: int
+    """What it serves, proved; -1 for none."""
+    verified: bool
+    health: str
+    inflight: int
+    """Groups that it was given."""
+    available: int
+    """Groups that it has room for."""
+    max_concurrency: int
+    failure_count: int
+    gpu_count: int
+    last_seen: float
+    """Unix time."""
+    reason: str
+    """Why it is not healthy."""
+
+
+class PoolStatus(Reply, frozen=True, kw_only=True):
+    """GET /raas_pool."""
+
+    size: int
+    """Those that live."""
+    version: int
+    """The newest that all models have; -1 for none."""
+    instances: list[PoolInstance]
+
+
+class AgentStatus(Reply, frozen=True, kw_only=True):
+    """A model of the run."""
+
+    raas_ready: bool
+    trainer_ready: bool
+    started: bool
+    """It has a version."""
+    version: int
+
+
+class Waiting(Reply, frozen=True, kw_only=True):
+    """Somebody waits."""
+
+    who: str
+    on: str
+    since: float
+    """Unix time."""
+
+
+class DataflowStatus(Reply, frozen=True, kw_only=True):
+    """GET /status of Dataflow."""
+
+    status: Literal["starting", "ready", "draining"]
+    error: str | None
+    """Why the run is over."""
+    eval_running: bool
+    agents: dict[str, AgentStatus]
+    """By model_id."""
+    raas_pool: PoolStatus
+    waiting: list[Waiting]
+    live: dict[str, Any]
+    """Figures that a terminal view shows."""
+
+
 # ---- RaaS ----------------------------------------------------------------------------------------------------------
 
 
@@ -320,6 +386,36 @@ class Availability(Reply, frozen=True, kw_only=True):
 
 
 # ---- Weight sender agent -------------------------------------------------------------------------------------------
+
+
+class SenderVersion(Reply, frozen=True, kw_only=True):
+    """GET /get_version."""
+
+    version: int
+    """The newest; -1 before the first publish."""
+
+
+class BufferInfo(Reply, frozen=True, kw_only=True):
+    """GET /get_buffer_info."""
+
+    single_buffer_length: int
+    """Bytes of a full version."""
+    tensors_meta: list[tuple[str, tuple[list[int], str]]]
+    """[name, [shape, dtype]] of each, in buffer order."""
+
+
+class SenderCapabilities(Reply, frozen=True, kw_only=True):
+    """GET /get_capabilities."""
+
+    strategies: list[Literal["full", "delta"]]
+    version: int
+    delta_ready: bool
+    """The newest version has one."""
+    delta_base_version: int | None
+    delta_sparsity: float | None
+    """Share of the elements that it leaves alone."""
+    delta_size_bytes: int | None
+    transports: list[str]
 
 
 class RegisterReceiverRequest(Request, frozen=True, kw_only=True):

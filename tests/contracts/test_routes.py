@@ -1,4 +1,5 @@
-"""Bad input over real sockets: each is the documented error, the service lives on, and nothing is registered.
+"""Every route over real sockets: bad input is the documented error, the service lives on, and nothing is registered; each
+program describes its routes, and answers as it says.
 
 Services: a Dataflow that nobody has called yet, one whose trainer stands at version 1, a RaaS that serves version 3, a
 weight sender agent that has version 0.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -445,3 +447,39 @@ def test_routes_that_do_not_exist(services: Services, name: str) -> None:
         status, said = ask(services, name, route, {})
         assert status in np.atleast_1d(expected)
         assert is_error(said)
+
+
+JSON = {
+    "fresh": {"/status": m.DataflowStatus, "/raas_pool": m.PoolStatus},
+    "begun": {"/status": m.DataflowStatus, "/raas_pool": m.PoolStatus},
+    "raas": {"/status": m.RaaSStatus, "/availability": m.Availability},
+    "sender": {
+        "/get_version": m.SenderVersion,
+        "/get_buffer_info": m.BufferInfo,
+        "/get_capabilities": m.SenderCapabilities,
+    },
+}
+
+
+@pytest.mark.parametrize("name", POSTS)
+def test_each_route_is_described_and_answers_as_described(services: Services, name: str) -> None:
+    said = HTTP.get(services.urls[name] + "/openapi.json", headers=HEADERS).raise_for_status().json()
+    described = {(method, path) for path, methods in said["paths"].items() for method in methods}
+    gets = {re.sub(r"/\d+$", "/{version}", path) for path in GETS[name]} - {"/openapi.json"}
+    assert described == {("post", path) for path in POSTS[name]} | {("get", path) for path in gets}
+    for path, kind in JSON[name].items():
+        shown = said["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]
+        assert shown["schema"] == {"$ref": f"#/components/schemas/{kind.__name__}"}
+        msgspec.convert(shown["example"], kind, strict=True)
+        reply = HTTP.get(services.urls[name] + path, headers=HEADERS).raise_for_status()
+        msgspec.json.decode(reply.content, type=kind)
+        assert set(said["components"]["schemas"][kind.__name__].get("required", [])) <= reply.json().keys()
+    untyped = [path for path, methods in said["paths"].items() for route in methods.values() if {} in schemas(route)]
+    assert untyped == []
+
+
+def schemas(route: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those of a route's body and reply, out of its envelope."""
+    bodies = [route["responses"]["200"], route.get("requestBody", {"content": {}})]
+    found = [content["schema"] for body in bodies for content in body["content"].values()]
+    return [schema["properties"]["result"] if "properties" in schema else schema for schema in found]
