@@ -1,5 +1,5 @@
-"""Every route over real sockets: bad input is the documented error, the service lives on, and nothing is registered; each
-program describes its routes, and answers as it says.
+"""Every route over real sockets: bad input is the documented error, the service lives on, and nothing is registered; a
+program describes its routes and answers as it says.
 
 Services: a Dataflow that nobody has called yet, one whose trainer stands at version 1, a RaaS that serves version 3, a
 weight sender agent that has version 0.
