@@ -34,6 +34,8 @@ from astraflow.core.protocol import messages as m
 ROOT = Path(__file__).parent.parent
 FOLLOWED_ELSEWHERE = {
     "docs/custom-parts.md": "system/test_custom_parts.py",
+    "docs/custom-raas.md": "system/test_custom_programs.py",
+    "docs/custom-trainer.md": "system/test_custom_programs.py",
     "docs/evolution/skill-bank.md": "evolution/skillbank/test_shipped.py",
     "docs/evolution/traj-opt.md": "evolution/traces/test_worked_example.py",
 }

@@ -82,8 +82,8 @@ def create_app(service: AstraFlow, token: str) -> Any:
             Endpoint("POST", "/register_raas", m.RegisterRaaSRequest, service.register_raas, required=MISSING_RAAS),
             Endpoint("POST", "/deregister_raas", m.DeregisterRaaSRequest, service.deregister_raas),
             Endpoint("POST", "/shutdown", m.Empty, shutdown),
-            StatusEndpoint("/raas_pool", service.raas_pool),
-            StatusEndpoint("/status", service.status),
+            StatusEndpoint("/raas_pool", service.raas_pool, m.PoolStatus),
+            StatusEndpoint("/status", service.status, m.DataflowStatus),
             StatusEndpoint("/metrics", service.metrics),
         ],
     )

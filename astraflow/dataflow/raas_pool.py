@@ -128,7 +128,7 @@ class RaaSPool:
         models = capabilities.get("models", list(self.model_ids))
         if not isinstance(concurrency, int) or concurrency < 1:
             raise CallerError(f"capabilities.max_concurrency must be a positive integer, got {concurrency!r}")
-        if not isinstance(models, list) or not set(self.model_ids) <= set(models):
+        if not isinstance(models, list) or not all(model_id in models for model_id in self.model_ids):
             raise CallerError(f"capabilities.models {models!r} lack one of {', '.join(self.model_ids)}")
         if not request.uid or not request.raas_url.startswith(("http://", "https://")):
             raise CallerError("uid is empty or raas_url is not an http address")

@@ -19,7 +19,7 @@ import pytest
 from astraflow.core.config import ExperimentConfig, write_settings
 from astraflow.core.model import load_model, new_model, save_model
 from astraflow.core.observability.run_directory import RunDirectory
-from astraflow.core.protocol.http import Server
+from astraflow.core.protocol import Server
 from astraflow.core.text.tiny import tiny_tokenizer
 from astraflow.train_worker.config import TrainerConfig, TrainWorkerSettings
 

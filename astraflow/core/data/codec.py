@@ -23,7 +23,9 @@ ARRAY_DTYPES = frozenset(
 _NAMES = {np.dtype(name): name for name in ARRAY_DTYPES}  # dtype.name is computed at each call
 
 
-class _WireArray(msgspec.Struct):
+class WireArray(msgspec.Struct):
+    """How an array travels: little-endian, in C order."""
+
     dtype: str
     shape: tuple[int, ...]
     data: bytes = msgspec.field(name="bytes")
@@ -45,7 +47,7 @@ def _from_wire(kind: type, value: Any) -> Any:
     if kind is not np.ndarray:
         raise NotImplementedError(kind)
     try:
-        wire = msgspec.convert(value, _WireArray)
+        wire = msgspec.convert(value, WireArray)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error  # decode adds the path to a ValueError
     if wire.dtype not in ARRAY_DTYPES:

@@ -5,12 +5,12 @@ from astraflow.core.protocol.http import (
     SCHEMA,
     Endpoint,
     Peer,
-    Server,
     StatusEndpoint,
     Transport,
     build_app,
     in_process,
 )
+from astraflow.core.protocol.server import Server
 
 __all__ = [
     "SCHEMA",

@@ -2,7 +2,7 @@
 
 Every route takes the run's bearer token, every msgpack body the schema header; bodies are bounded and decoded into a
 struct before a handler sees them. What a handler raises leaves as the documented error body with the status of its
-class: never an HTML page, never a hang. The only file that imports fastapi, uvicorn or httpx.
+class: never an HTML page, never a hang. The only file that imports fastapi or httpx.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import asyncio
 import hmac
 import json
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import httpx
 import msgspec
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from astraflow.core.data import decode, encode
 from astraflow.core.protocol.messages import ErrorBody
+from astraflow.core.protocol.openapi import MSGPACK, Described, reply_of
 from astraflow.errors import (
     AstraFlowError,
     CallerError,
@@ -44,14 +44,12 @@ Transport = httpx.AsyncBaseTransport
 
 SCHEMA = "1"
 SCHEMA_HEADER = "X-AstraFlow-Schema"
-MSGPACK = "application/msgpack"
 BODY_LIMIT = 64 * 2**20
 BODY_DEADLINE = 30.0
 """Seconds a peer may take to send its body."""
-SERVER_IDLE = 60
-"""Seconds after which a server closes a connection that nobody uses."""
 CLIENT_IDLE = 30.0
-"""Seconds after which a client does; sooner, so that no request is sent into a connection that is being closed."""
+"""Seconds after which a client closes an unused connection; sooner than a server does (SERVER_IDLE), so that no request
+is sent into one that is being closed."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +72,15 @@ class StatusEndpoint:
 
     path: str
     handler: Callable[[], Any]
+    reply: Any = None
+    """What the JSON is, where the handler's annotation does not say it."""
 
 
 def build_app(name: str, token: str, endpoints: Sequence[Endpoint | StatusEndpoint]) -> FastAPI:
     """Return the ASGI application of a program."""
-    app = FastAPI(title=f"AstraFlow {name}", docs_url=None, redoc_url=None)
-    for endpoint in endpoints:
+    app = FastAPI(openapi_url=None)
+    described = cache(lambda: describe(name, endpoints).document())
+    for endpoint in (*endpoints, StatusEndpoint("/openapi.json", described, dict)):
         if isinstance(endpoint, StatusEndpoint):
             app.add_api_route(endpoint.path, _status_route(endpoint, token), methods=["GET"], response_model=None)
         else:
@@ -88,42 +89,16 @@ def build_app(name: str, token: str, endpoints: Sequence[Endpoint | StatusEndpoi
     return app
 
 
-class Server:
-    """A bound, then served, ASGI application: the port is known (and announced) only after it is ours."""
-
-    def __init__(self, app: Any, host: str = "127.0.0.1", port: int = 0) -> None:
-        # the protocol is named because asyncio turns Nagle's algorithm off only then (40 ms a call otherwise)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            self._socket.bind((host, port))
-        except OSError as error:
-            self._socket.close()
-            raise CallerError(f"cannot listen on {host}:{port}: {error.strerror}") from error
-        self._socket.listen(512)
-        self.port: int = self._socket.getsockname()[1]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
-        config = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            timeout_keep_alive=SERVER_IDLE,
-            timeout_graceful_shutdown=2,
-        )
-        self._uvicorn = uvicorn.Server(config)
-
-    async def serve(self) -> None:
-        """Serve until `stop`; signals stay with the program."""
-        await self._uvicorn._serve([self._socket])
-
-    def stop(self) -> None:
-        self._uvicorn.should_exit = True
-
-    def close(self) -> None:
-        """Give the port back (also where `serve` never ran)."""
-        self._socket.close()
+def describe(name: str, endpoints: Sequence[Endpoint | StatusEndpoint]) -> Described:
+    """The routes of a program, for its /openapi.json."""
+    described = Described(name)
+    for endpoint in endpoints:
+        if isinstance(endpoint, StatusEndpoint):
+            described.json(endpoint.path, endpoint.reply or reply_of(endpoint.handler))
+        else:
+            reply = reply_of(endpoint.handler)
+            described.msgpack(endpoint.method, endpoint.path, endpoint.request, reply, endpoint.envelope)
+    return described
 
 
 def in_process(app: Any) -> Transport:

@@ -5,9 +5,10 @@ Requests refuse unknown fields: a misspelt field is the caller's error, not a si
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from astraflow.core.data import Batch, Manifest
 from astraflow.core.data.trajectory import GroupResult, Row
@@ -164,6 +165,72 @@ class DeregisterRaaSRequest(Request, frozen=True, kw_only=True):
     shutdown: bool = False
 
 
+class PoolInstance(Reply, frozen=True, kw_only=True):
+    """A RaaS in the pool."""
+
+    uid: str
+    url: str
+    version: int
+    """What it serves, proved; -1 for none."""
+    verified: bool
+    health: str
+    inflight: int
+    """Groups that it was given."""
+    available: int
+    """Groups that it has room for."""
+    max_concurrency: int
+    failure_count: int
+    gpu_count: int
+    last_seen: float
+    """Unix time."""
+    reason: str
+    """Why it is not healthy."""
+
+
+class PoolStatus(Reply, frozen=True, kw_only=True):
+    """GET /raas_pool."""
+
+    size: int
+    """Those that live."""
+    version: int
+    """The newest that all models have; -1 for none."""
+    instances: list[PoolInstance]
+
+
+class AgentStatus(Reply, frozen=True, kw_only=True):
+    """A model of the run."""
+
+    raas_ready: bool
+    trainer_ready: bool
+    started: bool
+    """It has a version."""
+    version: int
+
+
+class Waiting(Reply, frozen=True, kw_only=True):
+    """Somebody waits."""
+
+    who: str
+    on: str
+    since: float
+    """Unix time."""
+
+
+class DataflowStatus(Reply, frozen=True, kw_only=True):
+    """GET /status of Dataflow."""
+
+    status: Literal["starting", "ready", "draining"]
+    error: str | None
+    """Why the run is over."""
+    eval_running: bool
+    agents: dict[str, AgentStatus]
+    """By model_id."""
+    raas_pool: PoolStatus
+    waiting: list[Waiting]
+    live: dict[str, Any]
+    """Figures that a terminal view shows."""
+
+
 # ---- RaaS ----------------------------------------------------------------------------------------------------------
 
 
@@ -198,7 +265,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     task_id: str
     group_id: int
     data: Row
-    n_samples: int | None = None
+    n_samples: Annotated[int, Meta(ge=1)] | None = None
     """Replaces gconfig.n_samples for this task."""
     greedy: bool = False
     """Sample greedily (evaluation)."""
@@ -219,8 +286,8 @@ class Accepted(Reply, frozen=True, kw_only=True):
 
 
 class PullRequest(Request, frozen=True, kw_only=True):
-    max_items: int = 256
-    timeout: float = 0.0
+    max_items: Annotated[int, Meta(ge=1)] = 256
+    timeout: Annotated[float, Meta(ge=0)] = 0.0
     """Long poll: seconds to wait for the first result."""
     lane: Lane = "train"
     ack: list[str] = []
@@ -267,7 +334,8 @@ class PauseRequest(Request, frozen=True, kw_only=True):
 
 
 class ResetRequest(Request, frozen=True, kw_only=True):
-    timeout: float = 5.0
+    timeout: Annotated[float, Meta(ge=0, le=600)] = 5.0
+    """Seconds to wait for what runs to end."""
 
 
 class ResetResult(Reply, frozen=True, kw_only=True):
@@ -318,6 +386,36 @@ class Availability(Reply, frozen=True, kw_only=True):
 
 
 # ---- Weight sender agent -------------------------------------------------------------------------------------------
+
+
+class SenderVersion(Reply, frozen=True, kw_only=True):
+    """GET /get_version."""
+
+    version: int
+    """The newest; -1 before the first publish."""
+
+
+class BufferInfo(Reply, frozen=True, kw_only=True):
+    """GET /get_buffer_info."""
+
+    single_buffer_length: int
+    """Bytes of a full version."""
+    tensors_meta: list[tuple[str, tuple[list[int], str]]]
+    """[name, [shape, dtype]] of each, in buffer order."""
+
+
+class SenderCapabilities(Reply, frozen=True, kw_only=True):
+    """GET /get_capabilities."""
+
+    strategies: list[Literal["full", "delta"]]
+    version: int
+    delta_ready: bool
+    """The newest version has one."""
+    delta_base_version: int | None
+    delta_sparsity: float | None
+    """Share of the elements that it leaves alone."""
+    delta_size_bytes: int | None
+    transports: list[str]
 
 
 class RegisterReceiverRequest(Request, frozen=True, kw_only=True):

@@ -29,14 +29,18 @@ from typing import BinaryIO
 import msgspec
 
 from astraflow.core.data import Manifest
-from astraflow.core.protocol.http import Endpoint, Server, StatusEndpoint, build_app
+from astraflow.core.protocol.http import Endpoint, StatusEndpoint, build_app
 from astraflow.core.protocol.messages import (
+    BufferInfo,
     ManifestRequest,
     RegisterReceiverReply,
     RegisterReceiverRequest,
+    SenderCapabilities,
+    SenderVersion,
     TransferReply,
     TransferRequest,
 )
+from astraflow.core.protocol.server import Server
 from astraflow.core.weight_manager.agent_pipe import (
     DeltaMade,
     Listening,
@@ -185,9 +189,9 @@ class SenderAgent:
 
     def _routes(self) -> list[Endpoint | StatusEndpoint]:
         return [
-            StatusEndpoint("/get_version", lambda: {"version": self.state.version}),
-            StatusEndpoint("/get_buffer_info", self.state.buffer_info),
-            StatusEndpoint("/get_capabilities", self.state.capabilities),
+            StatusEndpoint("/get_version", lambda: {"version": self.state.version}, SenderVersion),
+            StatusEndpoint("/get_buffer_info", self.state.buffer_info, BufferInfo),
+            StatusEndpoint("/get_capabilities", self.state.capabilities, SenderCapabilities),
             Endpoint("GET", "/manifest/{version}", ManifestRequest, self._manifest),
             Endpoint("POST", "/register_sglang_instance", RegisterReceiverRequest, self._register_receiver),
             Endpoint("POST", "/request_transfer", TransferRequest, self._request_transfer),

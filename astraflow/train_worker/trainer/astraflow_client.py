@@ -35,7 +35,12 @@ NOTIFY_TIMEOUT_S = 900.0
 
 
 class AstraFlowClient:
-    """Blocking calls of one trainer; used from one thread."""
+    """Blocking calls of one trainer; used from one thread.
+
+    Every call raises CallerError where the request or the token is wrong, ConflictError where it contradicts what
+    Dataflow knows (nothing was changed), DeadlineError where time was up (it says who waited on what, and since when),
+    and PeerError where Dataflow cannot be reached or the run is over, with the reason.
+    """
 
     def __init__(
         self,
@@ -87,9 +92,11 @@ class AstraFlowClient:
         recovered_version: int = 0,
         recovered_step: int | None = None,
     ) -> int:
-        """Register this trainer and return the number of its next version.
+        """Register this trainer of `train_batch_size` samples a step; returns the number of its next version.
 
-        Fresh start: version 0 is published and `manifest` is its. ConflictError: the model is unknown or taken.
+        Fresh start: version 0 is published and `manifest` is its. A restored trainer gives the highest number it
+        knows of and the step that it stands at instead, and publishes what it restored as the number returned.
+        ConflictError: the model is unknown or taken. CallerError: groups do not divide the batch size.
         """
         request = m.ReadyRequest(
             train_batch_size=train_batch_size,
@@ -102,7 +109,11 @@ class AstraFlowClient:
         return self._wait(self._insist(lambda: self._client.ready(request))).next_version
 
     def get_batch(self, version: int, timeout: float = 600.0) -> m.BatchReply:
-        """The batch for a trainer that holds `version`; asked again, the same. DeadlineError says what is missing."""
+        """The batch for a trainer that holds `version`; asked again, the same.
+
+        `reply.batch` is N rows laid end to end (`padded()`: arrays [N, L]), `reply.buffer_stats` what to log beside it.
+        DeadlineError says what is missing; ConflictError: a newer version was announced.
+        """
         return self._wait(self._insist(lambda: self._client.batch(self.model_id, version, timeout)))
 
     def notify_version(
