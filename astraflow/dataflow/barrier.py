@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from astraflow.dataflow.waiting import Pulse, Waits
-from astraflow.errors import InvariantError
+from astraflow.errors import AstraFlowError, InvariantError
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +115,12 @@ class Announcements:
         self._waits = waits
         self._clock = clock
         self._changed = Pulse()
+        self._failure: AstraFlowError | None = None
+
+    def fail(self, error: AstraFlowError) -> None:
+        """The run is over: whoever waits is told."""
+        self._failure = error
+        self._changed.set()
 
     async def wait(self, model_id: str, version: int) -> None:
         """Arrive, and return when the round is over; a round that its deadline ended names its laggards in the log."""
@@ -126,6 +132,8 @@ class Announcements:
         who = f"version {version} of {model_id}"
         with self._waits.enter(who, lambda: f"the versions of {', '.join(sorted(barrier.awaited()))}"):
             while barrier.number == mine and (deadline := barrier.deadline) is not None:
+                if self._failure is not None:
+                    raise self._failure
                 try:
                     async with asyncio.timeout(deadline - self._clock()):
                         await self._changed.wait()

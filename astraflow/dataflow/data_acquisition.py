@@ -114,13 +114,18 @@ class DataAcquisition:
         """Lease what may start now, lost leases first, to the RaaS with the most free room."""
         if self.paused or not self._policies.started:
             return []
-        queued = self._books.ledger.counters.states[State.QUEUED]
-        serving = self._pool.serving
-        allowed = {i.key: self._allowed(i, queued) for i in serving}
-        room = {i.key: min(i.available, allowed[i.key]) for i in serving}
+        states = self._books.ledger.counters.states
+        queued = states[State.QUEUED]
+        free = [i for i in self._pool.serving if i.available]
+        # what others still hold, suspect, leaving or expected back, takes no room from these
+        most_running = states[State.LEASED] + sum(i.available for i in free)
         # what is queued counts as running already
-        most = self._books.capacity(self._pool.max_concurrency) + queued
-        shares = fit(share_out(room, {i.key: i.max_concurrency for i in serving}, max(0, most)), allowed)
+        most = self._books.capacity(most_running) + queued
+        if not free or most <= 0:
+            return []
+        allowed = self._allowed(free, most_running, queued)
+        room = {i.key: min(i.available, allowed[i.key]) for i in free}
+        shares = fit(share_out(room, {i.key: i.max_concurrency for i in free}, most), allowed)
         for _ in range(sum(shares.values()) - queued):
             prompt_id, epoch = self.cursor.next()
             self._books.record(Issue(prompt_id, epoch))
@@ -140,9 +145,17 @@ class DataAcquisition:
         if moved:
             log.warning("%d leases are over their deadline and back in the queue", len(moved))
 
-    def _allowed(self, instance: Instance, queued: int) -> int:
-        steps = {model_id: published.step for model_id, published in instance.verified.items()}
-        return self._books.capacity(self._pool.max_concurrency, steps) + queued
+    def _allowed(self, instances: Iterable[Instance], most_running: int, queued: int) -> dict[str, int]:
+        """key → the groups that its versions let start; most instances serve the same ones."""
+        known: dict[tuple[int, ...], int] = {}
+        allowed = {}
+        for instance in instances:
+            steps = tuple(instance.verified[model_id].step for model_id in self._pool.model_ids)
+            if steps not in known:
+                by_model = dict(zip(self._pool.model_ids, steps, strict=True))
+                known[steps] = self._books.capacity(most_running, by_model) + queued
+            allowed[instance.key] = known[steps]
+        return allowed
 
     def _lease(self, key: str, groups: int) -> Order:
         group_ids = self._books.ledger.queued(groups)

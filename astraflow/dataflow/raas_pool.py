@@ -115,6 +115,7 @@ class RaaSPool:
         self._by_uid: dict[str, Instance] = {}
         self.versions = PublishedVersions(model_ids)
         self._registrations = registrations
+        self._serving: list[Instance] | None = None
 
     # ---- joining and leaving ---------------------------------------------------------------------------------------
 
@@ -139,7 +140,7 @@ class RaaSPool:
             known.last_seen, known.max_concurrency = now, concurrency
             if known.health is Health.SUSPECT and not known.failure_count:
                 # it had refused work; after a failed call only a call that succeeds clears it
-                known.health, known.reason = Health.HEALTHY, ""
+                self._turn(known, Health.HEALTHY)
             return Registration(known, new=False)
         self._registrations += 1
         instance = Instance(
@@ -158,24 +159,26 @@ class RaaSPool:
                 replaced = known
             self.remove(known.key)
         self._by_key[instance.key] = self._by_uid[instance.uid] = instance
+        self._serving = None
         return Registration(instance, new=True, replaced=replaced)
 
     def prepared(self, key: str) -> None:
         """Its workflows are set up: it may get work."""
         instance = self._by_key.get(key)
         if instance is not None and instance.health is Health.STARTING:
-            instance.health = Health.HEALTHY
+            self._turn(instance, Health.HEALTHY)
 
     def drain(self, uid: str) -> Instance | None:
         """No new work; None for an unknown uid."""
         instance = self._by_uid.get(uid)
         if instance is not None and instance.health is not Health.DEAD:
-            instance.health = Health.DRAINING
+            self._turn(instance, Health.DRAINING, "it leaves")
         return instance
 
     def remove(self, key: str) -> None:
         """Forget a registration."""
         instance = self._by_key.pop(key, None)
+        self._serving = None
         if instance is not None and self._by_uid.get(instance.uid) is instance:
             del self._by_uid[instance.uid]
 
@@ -188,7 +191,7 @@ class RaaSPool:
             return
         instance.last_seen, instance.failure_count = now, 0
         if instance.health is Health.SUSPECT:
-            instance.health, instance.reason = Health.HEALTHY, ""
+            self._turn(instance, Health.HEALTHY)
 
     def failed(self, key: str, reason: str) -> bool:
         """A call failed; True if that makes the instance dead."""
@@ -201,7 +204,7 @@ class RaaSPool:
             self._die(instance)
             return True
         if instance.health is Health.HEALTHY:
-            instance.health = Health.SUSPECT
+            self._turn(instance, Health.SUSPECT, reason)
         return False
 
     def missed(self, now: float) -> list[str]:
@@ -212,8 +215,12 @@ class RaaSPool:
             self._die(instance)
         return [instance.key for instance in late]
 
+    def _turn(self, instance: Instance, health: Health, reason: str = "") -> None:
+        instance.health, instance.reason = health, reason
+        self._serving = None
+
     def _die(self, instance: Instance) -> None:
-        instance.health = Health.DEAD
+        self._turn(instance, Health.DEAD, instance.reason)
         instance.inflight = 0
         instance.verified = {}
 
@@ -228,7 +235,7 @@ class RaaSPool:
         """It took no work: none is offered until the next sign of life."""
         instance = self._by_key.get(key)
         if instance is not None and instance.health is Health.HEALTHY:
-            instance.health, instance.reason = Health.SUSPECT, reason
+            self._turn(instance, Health.SUSPECT, reason)
 
     # ---- versions --------------------------------------------------------------------------------------------------
 
@@ -252,8 +259,10 @@ class RaaSPool:
             return False
         if published is None or published.manifest.digest != digest:
             instance.verified.pop(model_id, None)
+            self._serving = None
             return False
         instance.verified[model_id] = published
+        self._serving = None
         return True
 
     def recovering(self, model_id: str) -> None:
@@ -261,6 +270,7 @@ class RaaSPool:
         self.versions.forget(model_id)
         for instance in self._by_key.values():
             instance.verified.pop(model_id, None)
+        self._serving = None
 
     # ---- routing ---------------------------------------------------------------------------------------------------
 
@@ -278,11 +288,18 @@ class RaaSPool:
     @property
     def serving(self) -> list[Instance]:
         """Those that may get work: healthy, with a verified version of every model."""
-        return [
-            i
-            for i in self._by_key.values()
-            if i.health is Health.HEALTHY and all(model_id in i.verified for model_id in self.model_ids)
-        ]
+        if self._serving is None:
+            self._serving = [
+                i
+                for i in self._by_key.values()
+                if i.health is Health.HEALTHY and all(model_id in i.verified for model_id in self.model_ids)
+            ]
+        return self._serving
+
+    @property
+    def left(self) -> list[Instance]:
+        """Those that leave and have nothing any more."""
+        return [i for i in self._by_key.values() if i.health is Health.DRAINING and not i.inflight]
 
     @property
     def max_concurrency(self) -> int:

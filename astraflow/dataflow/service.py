@@ -41,7 +41,7 @@ from astraflow.dataflow.journal import Durable
 from astraflow.dataflow.past import Past, Seat
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_link import RaaSLinks
-from astraflow.dataflow.raas_pool import MISSED_AFTER_S, Health, Instance, RaaSPool
+from astraflow.dataflow.raas_pool import MISSED_AFTER_S, Instance, RaaSPool
 from astraflow.dataflow.recovery import Recovery, Returning
 from astraflow.dataflow.statistics import RolloutStatistics, standing
 from astraflow.dataflow.status import StatusBoard
@@ -100,7 +100,8 @@ class AstraFlow:
         self._wake = asyncio.Event()
         self._streak = FailureStreak(config.max_failure_streak)
         self._max_staleness = config.buffer.max_staleness
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """Its loops, and calls that nobody waits for."""
         self.serving = self._make_serving(config.buffer, config.ledger.keep_steps)
         self.acquisition = self._make_acquisition(settings, rows)
         self.evaluation = self._make_evaluation(settings, eval_rows)
@@ -204,9 +205,9 @@ class AstraFlow:
         self.stopping.set()
         self.acquisition.paused = True
         self._end(self.error or DeadlineError("Dataflow is stopping"))
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.links.stop()
         if self.journal is not None:
             await self.journal.close()
@@ -223,11 +224,12 @@ class AstraFlow:
     def _end(self, error: AstraFlowError) -> None:
         self.serving.fail(error)
         self.evaluation.fail(error)
+        self.announcements.fail(error)
 
     def _spawn(self, loop: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(loop)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
         task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
@@ -243,9 +245,8 @@ class AstraFlow:
             # evaluation first: the trainer may be waiting for it
             for order in (*self.evaluation.assign(), *self.acquisition.assign()):
                 self.links.send(order)
-            for instance in self.pool.live:
-                if instance.health is Health.DRAINING and not instance.inflight:
-                    self._let_go(instance.key)
+            for instance in self.pool.left:
+                self._let_go(instance.key)
 
     async def _clock_loop(self) -> None:
         while True:
@@ -366,8 +367,8 @@ class AstraFlow:
     def _cancel(self, key: str, task_ids: list[str]) -> None:
         asking = self.links.ask(key, lambda client: client.cancel(task_ids))
         if asking is not None:
-            self._tasks.add(asking)
-            asking.add_done_callback(self._tasks.discard)
+            self.tasks.add(asking)
+            asking.add_done_callback(self.tasks.discard)
 
     def _refused(self, error: AstraFlowError) -> None:
         # one odd instance among others is left out; a run that no instance can serve is over
