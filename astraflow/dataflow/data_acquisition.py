@@ -115,14 +115,14 @@ class DataAcquisition:
         if self.paused or not self._policies.started:
             return []
         states = self._books.ledger.counters.states
-        queued = states[State.QUEUED]
-        free = [i for i in self._pool.serving if i.available]
-        # what others still hold, suspect, leaving or expected back, takes no room from these
-        most_running = states[State.LEASED] + sum(i.available for i in free)
+        queued, leased = states[State.QUEUED], states[State.LEASED]
         # what is queued counts as running already
-        most = self._books.capacity(most_running) + queued
-        if not free or most <= 0:
+        if self._books.capacity(leased + queued + 1) + queued <= 0:
             return []
+        free = self._pool.with_room
+        # what others still hold, suspect, leaving or expected back, takes no room from these
+        most_running = leased + sum(i.available for i in free)
+        most = self._books.capacity(most_running) + queued
         allowed = self._allowed(free, most_running, queued)
         room = {i.key: min(i.available, allowed[i.key]) for i in free}
         shares = fit(share_out(room, {i.key: i.max_concurrency for i in free}, most), allowed)

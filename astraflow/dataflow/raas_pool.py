@@ -115,7 +115,11 @@ class RaaSPool:
         self._by_uid: dict[str, Instance] = {}
         self.versions = PublishedVersions(model_ids)
         self._registrations = registrations
+        # looked at with every result that comes back, so kept until something changes
+        self._live: list[Instance] | None = None
+        self._leaving: list[Instance] | None = None
         self._serving: list[Instance] | None = None
+        self._roomy: dict[str, Instance] | None = None
 
     # ---- joining and leaving ---------------------------------------------------------------------------------------
 
@@ -137,7 +141,10 @@ class RaaSPool:
         known = self._by_uid.get(request.uid)
         same = known is not None and (known.url, known.incarnation) == (request.raas_url, incarnation)
         if known is not None and same and known.health is not Health.DEAD:
-            known.last_seen, known.max_concurrency = now, concurrency
+            known.last_seen = now
+            if known.max_concurrency != concurrency:
+                known.max_concurrency = concurrency
+                self._changed()
             if known.health is Health.SUSPECT and not known.failure_count:
                 # it had refused work; after a failed call only a call that succeeds clears it
                 self._turn(known, Health.HEALTHY)
@@ -159,7 +166,7 @@ class RaaSPool:
                 replaced = known
             self.remove(known.key)
         self._by_key[instance.key] = self._by_uid[instance.uid] = instance
-        self._serving = None
+        self._changed()
         return Registration(instance, new=True, replaced=replaced)
 
     def prepared(self, key: str) -> None:
@@ -178,7 +185,7 @@ class RaaSPool:
     def remove(self, key: str) -> None:
         """Forget a registration."""
         instance = self._by_key.pop(key, None)
-        self._serving = None
+        self._changed()
         if instance is not None and self._by_uid.get(instance.uid) is instance:
             del self._by_uid[instance.uid]
 
@@ -215,9 +222,12 @@ class RaaSPool:
             self._die(instance)
         return [instance.key for instance in late]
 
+    def _changed(self) -> None:
+        self._live = self._leaving = self._serving = self._roomy = None
+
     def _turn(self, instance: Instance, health: Health, reason: str = "") -> None:
         instance.health, instance.reason = health, reason
-        self._serving = None
+        self._changed()
 
     def _die(self, instance: Instance) -> None:
         self._turn(instance, Health.DEAD, instance.reason)
@@ -259,10 +269,10 @@ class RaaSPool:
             return False
         if published is None or published.manifest.digest != digest:
             instance.verified.pop(model_id, None)
-            self._serving = None
+            self._changed()
             return False
         instance.verified[model_id] = published
-        self._serving = None
+        self._changed()
         return True
 
     def recovering(self, model_id: str) -> None:
@@ -270,7 +280,7 @@ class RaaSPool:
         self.versions.forget(model_id)
         for instance in self._by_key.values():
             instance.verified.pop(model_id, None)
-        self._serving = None
+        self._changed()
 
     # ---- routing ---------------------------------------------------------------------------------------------------
 
@@ -283,7 +293,9 @@ class RaaSPool:
 
     @property
     def live(self) -> list[Instance]:
-        return [i for i in self._by_key.values() if i.health is not Health.DEAD]
+        if self._live is None:
+            self._live = [i for i in self._by_key.values() if i.health is not Health.DEAD]
+        return self._live
 
     @property
     def serving(self) -> list[Instance]:
@@ -299,7 +311,16 @@ class RaaSPool:
     @property
     def left(self) -> list[Instance]:
         """Those that leave and have nothing any more."""
-        return [i for i in self._by_key.values() if i.health is Health.DRAINING and not i.inflight]
+        if self._leaving is None:
+            self._leaving = [i for i in self._by_key.values() if i.health is Health.DRAINING]
+        return [i for i in self._leaving if not i.inflight]
+
+    @property
+    def with_room(self) -> list[Instance]:
+        """Those that may get work and have room for it."""
+        if self._roomy is None:
+            self._roomy = {i.key: i for i in self.serving if i.available}
+        return list(self._roomy.values())
 
     @property
     def max_concurrency(self) -> int:
@@ -310,17 +331,29 @@ class RaaSPool:
         """Give out room."""
         instance = self._by_key[key]
         instance.inflight += groups
+        self._room_changed(instance)
 
     def release(self, key: str, groups: int) -> None:
         """Leases ended; nothing for a registration that is dead or forgotten."""
         instance = self._by_key.get(key)
         if instance is not None and instance.health is not Health.DEAD:
             instance.inflight -= groups
+            self._room_changed(instance)
+
+    def _room_changed(self, instance: Instance) -> None:
+        if self._roomy is None:
+            return
+        if instance.available and all(model_id in instance.verified for model_id in self.model_ids):
+            self._roomy[instance.key] = instance
+        else:
+            self._roomy.pop(instance.key, None)
 
     def validate(self) -> None:
         """Raise InvariantError unless the indexes agree and nothing was given back twice or served unproved."""
         if {i.uid: i.key for i in self._by_key.values()} != {uid: i.key for uid, i in self._by_uid.items()}:
             raise InvariantError("the pool's indexes differ")
         for i in self._by_key.values():
+            if (i.key in self._roomy if self._roomy is not None else False) > bool(i.available):
+                raise InvariantError(f"RaaS {i.key} is said to have room, and has none")
             if i.inflight < 0 or (i.health is Health.DEAD and (i.inflight or i.verified)):
                 raise InvariantError(f"RaaS {i.key}: {i.inflight} in flight, health {i.health}")

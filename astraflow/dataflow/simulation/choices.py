@@ -13,12 +13,15 @@ from typing import Protocol
 class Choices(Protocol):
     """Where chance comes from."""
 
+    name: str
+    """How to choose the same again."""
+
     def pick(self, options: int) -> int:
         """One of 0 … options - 1; 0 is what happens when nothing goes wrong."""
 
 
 class ByChance:
-    """From a seed. `name` says how to choose the same again."""
+    """From a seed."""
 
     def __init__(self, seed: int) -> None:
         self.name = f"seed {seed}"

@@ -48,6 +48,9 @@ class SimulatedRaaS:
         self.samples = 0
         """That ended here."""
         self.busy_s = 0.0
+        """Over all places: seconds that groups ran."""
+        self._born = _now()
+        self._died: float | None = None
         self._scenario = scenario
         self._chance = chance
         self._number = number
@@ -68,11 +71,17 @@ class SimulatedRaaS:
 
     def die(self) -> None:
         """Everything it had is gone."""
-        self.dead = True
+        if self.dead:
+            return
+        self.dead, self._died = True, _now()
         for _, _, task in self.running.values():
             task.cancel()
         self.running.clear()
         self._ring()
+
+    def alive_s(self, until: float) -> float:
+        """How long it lived, up to a time."""
+        return max(0.0, min(until, self._died if self._died is not None else until) - self._born)
 
     # ---- its routes ------------------------------------------------------------------------------------------------
 

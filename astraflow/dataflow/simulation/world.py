@@ -55,8 +55,10 @@ class World:
         self.past_raas: list[SimulatedRaaS] = []
         self.mishaps: list[tuple[float, str]] = []
         self.finished = False
+        self.ended_s = 0.0
+        """When the last trainer had done its last step."""
         self.service: AstraFlow | None = None
-        self._choices = choices
+        self.choices = choices
         self._chance = random.Random(seed)
         self._longest_s = longest_s
         self._patience = Patience(self.wrong)
@@ -104,6 +106,7 @@ class World:
                 self.finished = True
         if not self.finished and self.scenario.stop_after_s is None:
             self.wrong("standstill", f"after {self._longest_s:.0f} s: {self._where()}")
+        self.ended_s = self.loop.time()
         await self._stop()
 
     def _where(self) -> str:
@@ -179,6 +182,7 @@ class World:
             life.cancel()
         for raas in self.raas.values():
             raas.die()
+        # longer than any call that was under way
         await asyncio.sleep(30.0)
         left = asyncio.all_tasks() - {asyncio.current_task()} - self._own - self._calls
         if left:
@@ -203,7 +207,7 @@ class World:
 
     def _commit_s(self) -> float:
         commits = self.scenario.commits_s
-        return commits[self._choices.pick(len(commits)) if len(commits) > 1 else 0]
+        return commits[self.choices.pick(len(commits)) if len(commits) > 1 else 0]
 
     # ---- peers -----------------------------------------------------------------------------------------------------
 
@@ -249,7 +253,7 @@ class World:
         mishaps = self.scenario.mishaps
         while len(self.mishaps) < mishaps.most:
             await asyncio.sleep(mishaps.every_s)
-            kind = self._kinds[self._choices.pick(len(self._kinds))]
+            kind = self._kinds[self.choices.pick(len(self._kinds))]
             if kind != "none":
                 self.mishaps.append((self.loop.time(), kind))
                 work: Callable[[], Coroutine[Any, Any, None]] = getattr(self, kind)
@@ -258,7 +262,7 @@ class World:
     def _any_raas(self) -> SimulatedRaaS | None:
         live = [raas for raas in self.raas.values() if not (raas.dead or raas.silent or raas.leaving)]
         # one is always left: whoever has no peer at all may wait
-        return live[self._choices.pick(len(live))] if len(live) > 1 else None
+        return live[self.choices.pick(len(live))] if len(live) > 1 else None
 
     async def kill_raas(self) -> None:
         raas = self._any_raas()
@@ -301,7 +305,7 @@ class World:
             self._end(raas)
 
     async def kill_trainer(self) -> None:
-        trainer = self.trainers[self._choices.pick(len(self.trainers)) if len(self.trainers) > 1 else 0]
+        trainer = self.trainers[self.choices.pick(len(self.trainers)) if len(self.trainers) > 1 else 0]
         life = self._lives[trainer.model_id]
         if life.done():
             return
@@ -318,7 +322,7 @@ class World:
             ("batch", m.BatchRequest(model_id="phantom", version=0, timeout=1.0)),
             ("register_raas", m.RegisterRaaSRequest(uid="", raas_url="")),
         ]
-        method, request = requests[self._choices.pick(len(requests))]
+        method, request = requests[self.choices.pick(len(requests))]
         try:
             await self.ask(method, request)
         except (CallerError, ConflictError, PeerError, DeadlineError):
