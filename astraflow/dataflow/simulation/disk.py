@@ -13,7 +13,7 @@ class Disk:
     """The committed items; `see` is shown each record in order."""
 
     def __init__(self, see: Callable[[Record], None]) -> None:
-        self.snapshot: Snapshot | None = None
+        self.snapshot: bytes | None = None
         self.records: list[Record] = []
         self.vars: dict[str, bytes] = {}
         self.groups: dict[int, Group] = {}
@@ -32,7 +32,7 @@ class Disk:
                 case Var():
                     self.vars[item.name] = item.value
                 case SnapshotTaken():
-                    self.snapshot, self.records = decode(item.snapshot, Snapshot), []
+                    self.snapshot, self.records = item.snapshot, []
                 case _:
                     self.records.append(item)
                     self._see(item)
@@ -50,7 +50,8 @@ class SimulatedStore(LedgerStore):
         self._dead = True
 
     def load(self) -> Loaded:
-        return Loaded(self._disk.snapshot, list(self._disk.records))
+        snapshot = self._disk.snapshot
+        return Loaded(None if snapshot is None else decode(snapshot, Snapshot), list(self._disk.records))
 
     def var(self, name: str) -> bytes | None:
         return self._disk.vars.get(name)

@@ -79,7 +79,9 @@ def by_plan(scenario: Scenario = FEW) -> Iterator[World]:
         plans = following
 
 
-def explore(worlds: Iterator[World], *, most: int = 10**9, seconds: float = 1e9, stop_at_first: bool = False) -> Exploration:
+def explore(
+    worlds: Iterator[World], *, most: int = 10**9, seconds: float = 1e9, stop_at_first: bool = False
+) -> Exploration:
     """Run worlds until enough are done; a broken invariant inside one is a finding too."""
     found = Exploration()
     began = time.perf_counter()

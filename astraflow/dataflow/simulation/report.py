@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,6 @@ from astraflow.dataflow.simulation.scenario import Measured, Scenario
 from astraflow.dataflow.simulation.world import World
 from astraflow.errors import DataError
 
-LONGEST_S = 1e6
 MOST_SHOWN = 100
 """Violations that a report lists."""
 
@@ -59,9 +61,21 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
 def simulate(scenario: Scenario, seed: int) -> SimulationReport:
     """Run a world to its end and sum it up. ConfigError for a scenario that makes no world."""
     began = time.perf_counter()
-    world = World(scenario, ByChance(seed), seed, longest_s=LONGEST_S)
-    world.run()
-    return summed_up(world, seed, time.perf_counter() - began)
+    with _seldom_collected():
+        world = World(scenario, ByChance(seed), seed)
+        world.run()
+        return summed_up(world, seed, time.perf_counter() - began)
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """A world's many tasks and records live long: looking through them for garbage would take most of the time."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 50, 1000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def summed_up(world: World, seed: int, wall_s: float) -> SimulationReport:

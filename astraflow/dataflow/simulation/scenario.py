@@ -102,6 +102,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     mishaps: Mishaps = Mishaps()
     stop_after_s: float | None = None
     """Dataflow is told to stop then, whatever goes on."""
+    longest_s: float = 3600.0
+    """A world that has not come to its end by then is at a standstill."""
     look_s: float = 0.0
     """Seconds between two looks at waits and idleness; 0: whenever time passes."""
 

@@ -34,9 +34,6 @@ SILENT_S = 25.0
 UNUSED_S = 30.0
 """Longest that a RaaS which can be reached may be without a place in the pool."""
 
-LONGEST_S = 3600.0
-"""Virtual time after which a small world is at a standstill."""
-
 STOP_S = 10.0
 """Longest that an ordered stop may take."""
 
@@ -44,7 +41,7 @@ STOP_S = 10.0
 class World:
     """Built of a scenario and choices; `run` it once, then read what it left."""
 
-    def __init__(self, scenario: Scenario, choices: Choices, seed: int = 0, longest_s: float = LONGEST_S) -> None:
+    def __init__(self, scenario: Scenario, choices: Choices, seed: int = 0) -> None:
         """seed: of what the peers do by themselves (durations, rewards)."""
         self.scenario = scenario.check()
         self.violations: list[Violation] = []
@@ -60,7 +57,6 @@ class World:
         self.service: AstraFlow | None = None
         self.choices = choices
         self._chance = random.Random(seed)
-        self._longest_s = longest_s
         self._patience = Patience(self.wrong)
         self._kinds = scenario.mishaps.kinds()
         self._store = SimulatedStore(self.disk)
@@ -68,6 +64,7 @@ class World:
         self._own: set[asyncio.Task[Any]] = set()
         self._by_url: dict[str, SimulatedRaaS] = {}
         self._looked = 0.0
+        self._broken: BaseException | None = None
         self._processes = 0
         self.trainers = [
             SimulatedTrainer(model_id, scenario, self.ask, lambda text: self.wrong("staleness", text))
@@ -98,20 +95,23 @@ class World:
         if self.scenario.mishaps.every_s:
             self._go(self._befall(), "mishaps")
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.scenario.stop_after_s or self._longest_s):
-                while not all(trainer.done for trainer in self.trainers):
+            async with asyncio.timeout(self.scenario.stop_after_s or self.scenario.longest_s):
+                while not self._broken and not all(trainer.done for trainer in self.trainers):
                     await asyncio.sleep(0.5)
                 # their last calls
-                await asyncio.wait(list(self._lives.values()))
+                if not self._broken:
+                    await asyncio.wait(list(self._lives.values()))
                 self.finished = True
         if not self.finished and self.scenario.stop_after_s is None:
-            self.wrong("standstill", f"after {self._longest_s:.0f} s: {self._where()}")
+            self.wrong("standstill", f"after {self.scenario.longest_s:.0f} s: {self._where()}")
         self.ended_s = self.loop.time()
         await self._stop()
 
     def _where(self) -> str:
         steps = ", ".join(f"{t.model_id} at step {t.learnt.step}" for t in self.trainers)
-        waits = [] if self.service is None else [f"{w['who']} waits on {w['on']}" for w in self.service.waits.describe()]
+        waits = (
+            [] if self.service is None else [f"{w['who']} waits on {w['on']}" for w in self.service.waits.describe()]
+        )
         return "; ".join([steps, *waits])
 
     # ---- Dataflow --------------------------------------------------------------------------------------------------
@@ -245,7 +245,13 @@ class World:
     def _go(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
         self._own.add(task)
-        task.add_done_callback(self._own.discard)
+        task.add_done_callback(self._gone)
+
+    def _gone(self, task: asyncio.Task[None]) -> None:
+        self._own.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken = error
+            self.wrong("invariant", f"{task.get_name()}: {type(error).__name__}: {error}")
 
     # ---- mishaps ---------------------------------------------------------------------------------------------------
 
@@ -310,6 +316,7 @@ class World:
         if life.done():
             return
         life.cancel()
+        trainer.waiting_since = None
         await asyncio.sleep(AWAY_S)
         if not self.finished:
             self._begin_trainer(trainer)
