@@ -92,6 +92,12 @@ def audit(
 
 
 @app.command()
+def replay(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]) -> None:
+    """Derive every batch of a recorded run again, bit for bit, from its event log; exit code 1 on a difference."""
+    _command("replay").replay(run)
+
+
+@app.command()
 def simulate(
     raas: Annotated[int, typer.Option(min=1, help="Rollout services.")] = 1000,
     concurrency: Annotated[int, typer.Option(min=1, help="Groups at once in each.")] = 8,

@@ -9,22 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from astraflow.core.data import Group
+from astraflow.core.data import Batch, Group
+from astraflow.core.data.trajectory import GroupResult
 from astraflow.dataflow.journal import Journal, Volatile
 from astraflow.dataflow.ledger import Event, Expire, Ledger, Moved, Settle, State
 from astraflow.dataflow.raas_pool import RaaSPool
-from astraflow.dataflow.records import Kept, Released
+from astraflow.dataflow.records import Batched, Came, Kept, Released
 from astraflow.dataflow.staleness import Admission
 
 
 class Books:
     """The ledger with everything that is derived from it."""
 
-    def __init__(self, ledger: Ledger, pool: RaaSPool, journal: Journal | None = None) -> None:
-        """journal None: nothing outlives the process."""
+    def __init__(
+        self, ledger: Ledger, pool: RaaSPool, journal: Journal | None = None, *, replayable: bool = False
+    ) -> None:
+        """journal None: nothing outlives the process. replayable: what RaaS return is kept for a replay."""
         self.ledger = ledger
         self.journal = journal or Volatile()
         self._pool = pool
+        self._replayable = replayable
         self.recorded = 0
         """Events so far, in this process."""
         self._admissions: dict[str, Admission] = {}
@@ -61,6 +65,15 @@ class Books:
     def keep(self, group: Group) -> None:
         """A group is about to be ready: its trajectories outlive the process."""
         self.journal.append(Kept(group))
+
+    def arrived(self, group_id: int, result: GroupResult | None) -> None:
+        """A RaaS has returned what it made of a leased occurrence; nothing is decided yet."""
+        if self._replayable:
+            self.journal.append(Came(group_id, result))
+
+    def batched(self, model_id: str, version: int, batch: Batch) -> None:
+        """The groups that were served last make this batch."""
+        self.journal.append(Batched(model_id, version, batch.digest()))
 
     def settle(self, model_id: str, step: int) -> None:
         """What a model's steps up to this one trained is never taken back."""

@@ -77,6 +77,9 @@ class LedgerConfig(Section):
     keep_steps: int = Field(default=64, ge=0)
     """Most steps that a restored trainer goes back without losing what they had trained; a trainer's checkpoint
     (/save_buffer) lets go earlier."""
+    replayable: bool = False
+    """Keep all that RaaS return, so that `astraflow replay` can derive every batch again; otherwise trajectories go
+    when nobody can need them."""
 
 
 class EvalConfig(Section):

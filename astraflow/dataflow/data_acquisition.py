@@ -127,9 +127,13 @@ class DataAcquisition:
         room = {i.key: min(i.available, allowed[i.key]) for i in free}
         shares = fit(share_out(room, {i.key: i.max_concurrency for i in free}, most), allowed)
         for _ in range(sum(shares.values()) - queued):
-            prompt_id, epoch = self.cursor.next()
-            self._books.record(Issue(prompt_id, epoch))
+            self.issue()
         return [self._lease(key, groups) for key, groups in shares.items() if groups]
+
+    def issue(self) -> None:
+        """Ask for the next row."""
+        prompt_id, epoch = self.cursor.next()
+        self._books.record(Issue(prompt_id, epoch))
 
     def again(self, key: str) -> Order | None:
         """All that an instance has leased, to be asked for once more; None for nothing."""
@@ -165,9 +169,10 @@ class DataAcquisition:
     def _task(self, group_id: int) -> m.Task:
         entry = self._books.ledger.get(group_id)
         assert entry is not None
-        return m.Task(task_id=self._task_id(entry), group_id=group_id, data=self._rows[entry.prompt_id])
+        return m.Task(task_id=self.task_id(entry), group_id=group_id, data=self._rows[entry.prompt_id])
 
-    def _task_id(self, entry: Entry) -> str:
+    def task_id(self, entry: Entry) -> str:
+        """What a RaaS knows a lease by."""
         # the lease is in the name: a RaaS remembers the tasks whose results were fetched and runs none of them twice
         return f"{self._rows[entry.prompt_id]['task_id']}#{entry.group_id}.{entry.leases}"
 
@@ -182,9 +187,10 @@ class DataAcquisition:
         for item in items:
             group_id = _group_id(item.task_id)
             entry = self._books.ledger.get(group_id)
-            if entry is None or entry.owner != key or item.task_id != self._task_id(entry):
+            if entry is None or entry.owner != key or item.task_id != self.task_id(entry):
                 self._books.record(Finish(group_id, key, (), DropReason.REJECTED))
                 continue
+            self._books.arrived(group_id, item.result)
             row = self._rows[entry.prompt_id]
             occurrence = Occurrence(group_id, entry.prompt_id, str(row["task_id"]), entry.epoch)
             seconds = self._clock() - (entry.deadline - self._lease_s)

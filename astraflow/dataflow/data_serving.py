@@ -219,6 +219,7 @@ class DataServing:
         self._books.record(Serve(tuple(group.group_id for group in groups), policy.version))
         waited = asyncio.get_running_loop().time() - started
         served = self._served[policy.model_id] = self._batched(groups, policy, waited)
+        self._books.batched(policy.model_id, policy.version, served.reply.batch)
         return served
 
     def _batched(self, groups: list[Group], policy: Policy, waited: float) -> Served:

@@ -328,10 +328,11 @@ class RaaSPool:
         return sum(i.max_concurrency for i in self.serving)
 
     def take(self, key: str, groups: int) -> None:
-        """Give out room."""
-        instance = self._by_key[key]
-        instance.inflight += groups
-        self._room_changed(instance)
+        """Give out room; nothing for a registration that is not here (a replay has none)."""
+        instance = self._by_key.get(key)
+        if instance is not None:
+            instance.inflight += groups
+            self._room_changed(instance)
 
     def release(self, key: str, groups: int) -> None:
         """Leases ended; nothing for a registration that is dead or forgotten."""

@@ -26,7 +26,17 @@ from astraflow.dataflow.data_serving import DataServing
 from astraflow.dataflow.ledger import Acknowledge, Ledger, LoseLeases, Requeue, Rewind, State
 from astraflow.dataflow.policies import Policies, Policy, Published
 from astraflow.dataflow.raas_pool import RaaSPool
-from astraflow.dataflow.records import Announced, Loaded, Snapshot, SnapshotTaken, TrainerReady, Var
+from astraflow.dataflow.records import (
+    Announced,
+    Arrived,
+    Batched,
+    Loaded,
+    Snapshot,
+    SnapshotTaken,
+    Started,
+    TrainerReady,
+    Var,
+)
 from astraflow.dataflow.staleness import Admission, sampled_versions
 from astraflow.errors import DataError
 
@@ -57,6 +67,8 @@ def replay(loaded: Loaded, policies: Policies, published: Mapping[str, Published
                 policies.replay_ready(record.request)
             case Announced():
                 policies.replay_announced(record.model_id, record.version, record.step, published.get(record.model_id))
+            case Started() | Arrived() | Batched():
+                pass  # for a replay
             case _:
                 ledger.handle(record)
     return ledger
@@ -115,7 +127,7 @@ class Recovery:
         read: trajectories that were kept, by group id. returning: owners that may come back, and keep their leases.
         """
         ledger = self._books.ledger
-        for owner in set(ledger.owners).difference(returning):
+        for owner in sorted(set(ledger.owners).difference(returning)):
             self._books.record(LoseLeases(owner))
         self._cursor.seek(ledger.counters.asked)
         for policy in self._policies.all:

@@ -42,6 +42,7 @@ from astraflow.dataflow.past import Past, Seat
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_link import RaaSLinks
 from astraflow.dataflow.raas_pool import MISSED_AFTER_S, Instance, RaaSPool
+from astraflow.dataflow.records import Started
 from astraflow.dataflow.recovery import Recovery, Returning
 from astraflow.dataflow.statistics import RolloutStatistics, standing
 from astraflow.dataflow.status import StatusBoard
@@ -74,6 +75,7 @@ class AstraFlow:
         clock: Callable[[], float] = time.monotonic,
         spans: SpanLog | None = None,
         store: LedgerStore | None = None,
+        journal_of: Callable[[LedgerStore], Durable] = Durable,
     ) -> None:
         """rows: the rollout dataset's; eval_rows: by name of eval_datasets. connect: a RaaS's url → its client.
 
@@ -87,8 +89,8 @@ class AstraFlow:
         past = Past.of(store, settings, len(rows))
         ledger = past.replay(self.policies)
         self.pool = RaaSPool(list(n_samples), past.seats, past.registrations)
-        self.journal = Durable(store) if store is not None else None
-        self.books = Books(ledger, self.pool, self.journal)
+        self.journal = journal_of(store) if store is not None else None
+        self.books = Books(ledger, self.pool, self.journal, replayable=config.ledger.replayable)
         self._returning = Returning(past.seats.values(), clock() + MISSED_AFTER_S)
         self.waits = Waits()
         self.statistics = RolloutStatistics(clock)
@@ -100,8 +102,7 @@ class AstraFlow:
         self._wake = asyncio.Event()
         self._streak = FailureStreak(config.max_failure_streak)
         self._max_staleness = config.buffer.max_staleness
-        self.tasks: set[asyncio.Task[Any]] = set()
-        """Its loops, and calls that nobody waits for."""
+        self._tasks: set[asyncio.Task[Any]] = set()
         self.serving = self._make_serving(config.buffer, config.ledger.keep_steps)
         self.acquisition = self._make_acquisition(settings, rows)
         self.evaluation = self._make_evaluation(settings, eval_rows)
@@ -136,6 +137,7 @@ class AstraFlow:
             self._max_staleness,
             clock,
         )
+        self.books.journal.append(Started(past.life))
         self.recovery.restart(past.read, self._returning.keys)
 
     def _make_serving(self, buffer: BufferConfig, keep_steps: int) -> DataServing:
@@ -205,9 +207,9 @@ class AstraFlow:
         self.stopping.set()
         self.acquisition.paused = True
         self._end(self.error or DeadlineError("Dataflow is stopping"))
-        for task in self.tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.links.stop()
         if self.journal is not None:
             await self.journal.close()
@@ -226,10 +228,15 @@ class AstraFlow:
         self.evaluation.fail(error)
         self.announcements.fail(error)
 
+    @property
+    def tasks(self) -> set[asyncio.Task[Any]]:
+        """Its loops, and calls that nobody waits for."""
+        return self._tasks
+
     def _spawn(self, loop: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(loop)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
@@ -367,8 +374,8 @@ class AstraFlow:
     def _cancel(self, key: str, task_ids: list[str]) -> None:
         asking = self.links.ask(key, lambda client: client.cancel(task_ids))
         if asking is not None:
-            self.tasks.add(asking)
-            asking.add_done_callback(self.tasks.discard)
+            self._tasks.add(asking)
+            asking.add_done_callback(self._tasks.discard)
 
     def _refused(self, error: AstraFlowError) -> None:
         # one odd instance among others is left out; a run that no instance can serve is over

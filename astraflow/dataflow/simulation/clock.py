@@ -21,7 +21,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __init__(self, look: Callable[[], None] = lambda: None, commit_s: Callable[[], float] = lambda: 0.0) -> None:
         """commit_s: how long what is handed to a thread takes; at its end it is done, all at once."""
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.look = look
         self._commit_s = commit_s
         self._now = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from astraflow.core.data import Group, decode
-from astraflow.dataflow.records import Item, Kept, Loaded, Record, Released, Snapshot, SnapshotTaken, Var
+from astraflow.dataflow.records import Arrived, Came, Item, Kept, Loaded, Record, Released, Snapshot, SnapshotTaken, Var
 from astraflow.dataflow.store import LedgerStore
 
 
@@ -17,15 +17,17 @@ class Disk:
         self.records: list[Record] = []
         self.vars: dict[str, bytes] = {}
         self.groups: dict[int, Group] = {}
-        self.commits = 0
+        self.arrivals: list[Came] = []
         self._see = see
 
     def write(self, items: Iterable[Item]) -> None:
-        self.commits += 1
         for item in items:
             match item:
                 case Kept():
                     self.groups[item.group.group_id] = item.group
+                case Came():
+                    self.arrivals.append(item)
+                    self._add(Arrived(item.group_id))
                 case Released():
                     for group_id in item.group_ids:
                         self.groups.pop(group_id, None)
@@ -34,8 +36,11 @@ class Disk:
                 case SnapshotTaken():
                     self.snapshot, self.records = item.snapshot, []
                 case _:
-                    self.records.append(item)
-                    self._see(item)
+                    self._add(item)
+
+    def _add(self, record: Record) -> None:
+        self.records.append(record)
+        self._see(record)
 
 
 class SimulatedStore(LedgerStore):

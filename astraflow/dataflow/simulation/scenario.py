@@ -100,6 +100,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Of a commit of the ledger."""
     rows: int = 50
     mishaps: Mishaps = Mishaps()
+    replayable: bool = False
+    """Keep what RaaS return, for a replay."""
     stop_after_s: float | None = None
     """Dataflow is told to stop then, whatever goes on."""
     longest_s: float = 3600.0

@@ -12,6 +12,7 @@ from astraflow.core.protocol import messages as m
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.ledger import State
 from astraflow.dataflow.raas_pool import Health
+from astraflow.dataflow.records import Record
 from astraflow.dataflow.scripted import example_rows
 from astraflow.dataflow.service import AstraFlow
 from astraflow.dataflow.simulation.checks import PATIENCE_S, LogChecks, Patience, Violation
@@ -46,7 +47,9 @@ class World:
         self.scenario = scenario.check()
         self.violations: list[Violation] = []
         self.checks = LogChecks(scenario.n_samples, scenario.max_staleness, self.wrong)
-        self.disk = Disk(self.checks.see)
+        self.log: list[Record] = []
+        """Every record that was committed; the disk keeps only those after its newest snapshot."""
+        self.disk = Disk(self._see)
         self.network = Network(choices, scenario.delays_s)
         self.raas: dict[str, SimulatedRaaS] = {}
         self.past_raas: list[SimulatedRaaS] = []
@@ -73,6 +76,11 @@ class World:
         self._lives: dict[str, asyncio.Task[None]] = {}
         self.loop = VirtualLoop(self.look, self._commit_s)
 
+    def _see(self, record: Record) -> None:
+        if self.scenario.replayable:
+            self.log.append(record)
+        self.checks.see(record)
+
     def run(self) -> None:
         """From the beginning to the ordered stop."""
         run(self._main(), self.loop)
@@ -96,16 +104,20 @@ class World:
             self._go(self._befall(), "mishaps")
         with suppress(TimeoutError):
             async with asyncio.timeout(self.scenario.stop_after_s or self.scenario.longest_s):
-                while not self._broken and not all(trainer.done for trainer in self.trainers):
-                    await asyncio.sleep(0.5)
+                await self._until(lambda: all(trainer.done for trainer in self.trainers))
                 # their last calls
-                if not self._broken:
+                if self._broken is None:
                     await asyncio.wait(list(self._lives.values()))
                 self.finished = True
         if not self.finished and self.scenario.stop_after_s is None:
             self.wrong("standstill", f"after {self.scenario.longest_s:.0f} s: {self._where()}")
         self.ended_s = self.loop.time()
         await self._stop()
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        """Return when something holds, or the world is broken; nobody tells, so it is looked at twice a second."""
+        while self._broken is None and not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.5)
 
     def _where(self) -> str:
         steps = ", ".join(f"{t.model_id} at step {t.learnt.step}" for t in self.trainers)
@@ -304,8 +316,7 @@ class World:
                 break
             await asyncio.sleep(0.5)
         # it stays to finish what it has, then ends
-        while raas.running and not raas.dead:
-            await asyncio.sleep(0.5)
+        await self._until(lambda: not raas.running or raas.dead)
         await asyncio.sleep(2.0)
         if not raas.dead:
             self._end(raas)
@@ -404,6 +415,7 @@ def settings_of(scenario: Scenario) -> DataflowSettings:
             "dataflow": {
                 "rollout_dataset": {"dataset_fn": "astraflow.dataflow.scripted:example_rows", "n": scenario.rows},
                 "buffer": {"max_staleness": scenario.max_staleness},
+                "ledger": {"replayable": scenario.replayable},
                 "episode_timeout_s": scenario.episode_timeout_s,
                 "max_failure_streak": 10**9,
             },

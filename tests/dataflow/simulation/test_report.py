@@ -72,7 +72,7 @@ def test_measured_durations(tmp_path: Path) -> None:
 def test_durations_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "seconds.txt"
     file.write_text(text)
-    with pytest.raises(DataError, match="seconds.txt"):
+    with pytest.raises(DataError, match=r"seconds\.txt"):
         measured(file)
 
 
