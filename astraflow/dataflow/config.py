@@ -82,6 +82,23 @@ class LedgerConfig(Section):
     when nobody can need them."""
 
 
+class PoolConfig(Section):
+    """The live RaaS."""
+
+    heartbeat_s: float = Field(default=5.0, gt=0)
+    """Seconds between two signs of life of a RaaS."""
+    missed_heartbeats: int = Field(default=3, ge=1)
+    """So many missed make it suspect: no new work, and it is asked; without an answer within one more it is dead, and
+    its leases go to others."""
+    quarantine_failures: int = Field(default=3, ge=1)
+    """So many failures in a row (groups without an episode, deaths) put a RaaS in quarantine, where others can work."""
+    quarantine_s: float = Field(default=60.0, gt=0)
+    """Seconds without work the first time; twice as long each time after, until a group of it succeeds."""
+    session_key: str | None = None
+    """Field of a dataset row: rows with equal values go to the same RaaS where it has room, for its caches; None: by
+    speed and room alone."""
+
+
 class EvalConfig(Section):
     """How evaluation rounds run."""
 
@@ -100,6 +117,7 @@ class DataflowConfig(Section):
     """0: any free port, announced after it is bound."""
     buffer: BufferConfig = BufferConfig()
     ledger: LedgerConfig = LedgerConfig()
+    pool: PoolConfig = PoolConfig()
     rollout_dataset: DatasetConfig
     workflow_spec: WorkflowConfig = WorkflowConfig()
     eval_workflows: dict[str, WorkflowConfig] = {}

@@ -17,17 +17,17 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from astraflow.core.data import Group
+from astraflow.core.data import Failed, Group
 from astraflow.core.data.trajectory import EpisodeResult, GroupResult, Row
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.books import Books
-from astraflow.dataflow.curation import Curator, Occurrence, Outcome
+from astraflow.dataflow.curation import CUT, Curator, Occurrence, Outcome
 from astraflow.dataflow.data_serving import DataServing, group_length
 from astraflow.dataflow.ledger import Curate, DropReason, Entry, Expire, Finish, Issue, Lease, LoseLeases, State
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_link import Order
 from astraflow.dataflow.raas_pool import Instance, RaaSPool
-from astraflow.dataflow.routing import fit, share_out
+from astraflow.dataflow.routing import Affinity, fit, share_out
 from astraflow.dataflow.staleness import sampled_versions
 from astraflow.dataflow.statistics import RolloutStatistics
 from astraflow.dataflow.trajectory_log import TrajectoryLog
@@ -95,8 +95,12 @@ class DataAcquisition:
         *,
         lease_s: float,
         clock: Callable[[], float],
+        session_key: str | None = None,
     ) -> None:
-        """rows: the rollout dataset. lease_s: seconds after which a lease without a result is lost."""
+        """rows: the rollout dataset. lease_s: seconds after which a lease without a result is lost.
+
+        session_key: field of a row; rows with equal values go to the same RaaS, where it has room.
+        """
         self.paused = False
         """No new work (an exclusive evaluation, draining)."""
         self.cursor = DatasetCursor(len(rows), seed)
@@ -107,6 +111,8 @@ class DataAcquisition:
         self._flow = flow
         self._lease_s = lease_s
         self._clock = clock
+        self._session_key = session_key
+        self._affinity = Affinity()
 
     # ---- out -------------------------------------------------------------------------------------------------------
 
@@ -125,10 +131,12 @@ class DataAcquisition:
         most = self._books.capacity(most_running) + queued
         allowed = self._allowed(free, most_running, queued)
         room = {i.key: min(i.available, allowed[i.key]) for i in free}
-        shares = fit(share_out(room, {i.key: i.max_concurrency for i in free}, most), allowed)
+        taken = {i.key: i.inflight for i in free}
+        shares = fit(share_out(room, self._pool.weights(free, self._clock()), most, taken), allowed)
         for _ in range(sum(shares.values()) - queued):
             self.issue()
-        return [self._lease(key, groups) for key, groups in shares.items() if groups]
+        sessions = {g: self._session(g) for g in self._books.ledger.queued(sum(shares.values()))}
+        return [self._lease(key, group_ids) for key, group_ids in self._affinity.divide(sessions, shares).items()]
 
     def issue(self) -> None:
         """Ask for the next row."""
@@ -161,8 +169,14 @@ class DataAcquisition:
             allowed[instance.key] = known[steps]
         return allowed
 
-    def _lease(self, key: str, groups: int) -> Order:
-        group_ids = self._books.ledger.queued(groups)
+    def _session(self, group_id: int) -> str | None:
+        entry = self._books.ledger.get(group_id)
+        if self._session_key is None or entry is None:
+            return None
+        session = self._rows[entry.prompt_id].get(self._session_key)
+        return None if session is None else str(session)
+
+    def _lease(self, key: str, group_ids: list[int]) -> Order:
         self._books.record(Lease(tuple(group_ids), key, self._clock() + self._lease_s))
         return Order(key, WORKFLOW_ID, tuple(self._task(group_id) for group_id in group_ids))
 
@@ -194,6 +208,7 @@ class DataAcquisition:
             row = self._rows[entry.prompt_id]
             occurrence = Occurrence(group_id, entry.prompt_id, str(row["task_id"]), entry.epoch)
             seconds = self._clock() - (entry.deadline - self._lease_s)
+            self._judge(key, item.result, seconds)
             outcomes, drop = self._curate(occurrence, item.result, seconds)
             if entry.only is not None:
                 outcomes = [outcome for outcome in outcomes if outcome.key == entry.only]
@@ -212,6 +227,19 @@ class DataAcquisition:
 
     def expects(self, key: str) -> bool:
         return True  # the poll is the sign of life too
+
+    def _judge(self, key: str, result: GroupResult | None, seconds: float) -> None:
+        """What a result says of the instance that it came from. A cut or rejected group says nothing."""
+        if result is None:
+            return
+        failed = [e for e in result.episodes if isinstance(e, Failed)]
+        if len(failed) < len(result.episodes):
+            self._pool.group_succeeded(key, seconds, self._clock())
+        elif any(e.reason != CUT for e in failed) and self._pool.group_failed(
+            key, f"{failed[0].reason}: {failed[0].detail}", self._clock()
+        ):
+            instance = self._pool.get(key)
+            log.error("RaaS %s gets no work: %s", key, instance.reason if instance is not None else "")
 
     def _curate(
         self, occurrence: Occurrence, result: GroupResult | None, seconds: float

@@ -18,10 +18,9 @@ from typing import Any
 
 from astraflow.core.protocol.messages import RegisterRaaSRequest
 from astraflow.dataflow.policies import Published, PublishedVersions
+from astraflow.dataflow.quarantine import Quarantine
+from astraflow.dataflow.raas_speed import Speeds
 from astraflow.errors import CallerError, InvariantError
-
-MISSED_AFTER_S = 15.0
-"""Seconds without a sign of life, three heartbeats of 5 s, after which an instance is dead."""
 
 FAILURES = 3
 """Calls in a row that fail before an instance is dead. The first makes it suspect."""
@@ -37,11 +36,28 @@ class Health(StrEnum):
     """Registered; its workflows are not set up yet."""
     HEALTHY = "healthy"
     SUSPECT = "suspect"
-    """A call failed: no new work until one succeeds."""
+    """A call failed, or heartbeats were missed: no new work until it gives a sign of life."""
+    QUARANTINED = "quarantined"
+    """It failed again and again: no new work for a while."""
     DRAINING = "draining"
     """Leaves once its leases have ended."""
     DEAD = "dead"
     """Its leases are back in the queue; a new registration brings it back."""
+
+
+@dataclass(frozen=True)
+class PoolRules:
+    """When an instance is given up."""
+
+    heartbeat_s: float = 5.0
+    missed_heartbeats: int = 3
+    quarantine_failures: int = 3
+    quarantine_s: float = 60.0
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds without a sign of life after which an instance is suspect, and asked."""
+        return self.heartbeat_s * self.missed_heartbeats
 
 
 @dataclass
@@ -64,6 +80,8 @@ class Instance:
     """Why it is not healthy."""
     shutdown: bool = False
     """Is told to end once it has left."""
+    asked: bool = False
+    """It missed its heartbeats and is asked whether it lives."""
     verified: dict[str, Published] = field(default_factory=dict)
     """model_id → the version it serves, its digest proved."""
 
@@ -72,8 +90,8 @@ class Instance:
         """Groups it has room for."""
         return max(0, self.max_concurrency - self.inflight) if self.health is Health.HEALTHY else 0
 
-    def describe(self, model_ids: Collection[str], epoch: float = 0.0) -> dict[str, Any]:
-        """Its row of /raas_pool; epoch: what to add to the pool's clock for Unix time."""
+    def describe(self, model_ids: Collection[str], epoch: float = 0.0, group_s: float | None = None) -> dict[str, Any]:
+        """Its row of /raas_pool; epoch: what to add to the pool's clock for Unix time; group_s: its speed estimate."""
         serves = [self.verified.get(model_id) for model_id in model_ids]
         return {
             "uid": self.uid,
@@ -87,6 +105,7 @@ class Instance:
             "failure_count": self.failure_count,
             "gpu_count": self.gpu_count,
             "last_seen": self.last_seen + epoch,
+            "group_s": group_s,
             "reason": self.reason,
         }
 
@@ -106,10 +125,17 @@ class RaaSPool:
     """All registrations, one a uid."""
 
     def __init__(
-        self, model_ids: Collection[str], seats: Mapping[tuple[str, str], str] | None = None, registrations: int = 0
+        self,
+        model_ids: Collection[str],
+        seats: Mapping[tuple[str, str], str] | None = None,
+        registrations: int = 0,
+        rules: PoolRules | None = None,
     ) -> None:
         """seats: (uid, incarnation) → key of RaaS that an earlier Dataflow knew; registrations: those it had made."""
         self.model_ids = tuple(model_ids)
+        self.rules = rules or PoolRules()
+        self.speeds = Speeds()
+        self._quarantine = Quarantine(self.rules.quarantine_failures, self.rules.quarantine_s)
         self._seats = dict(seats or {})
         self._by_key: dict[str, Instance] = {}
         self._by_uid: dict[str, Instance] = {}
@@ -141,7 +167,7 @@ class RaaSPool:
         known = self._by_uid.get(request.uid)
         same = known is not None and (known.url, known.incarnation) == (request.raas_url, incarnation)
         if known is not None and same and known.health is not Health.DEAD:
-            known.last_seen = now
+            known.last_seen, known.asked = now, False
             if known.max_concurrency != concurrency:
                 known.max_concurrency = concurrency
                 self._changed()
@@ -169,11 +195,14 @@ class RaaSPool:
         self._changed()
         return Registration(instance, new=True, replaced=replaced)
 
-    def prepared(self, key: str) -> None:
-        """Its workflows are set up: it may get work."""
+    def prepared(self, key: str, now: float) -> None:
+        """Its workflows are set up: it may get work, unless its name is in quarantine."""
         instance = self._by_key.get(key)
         if instance is not None and instance.health is Health.STARTING:
-            self._turn(instance, Health.HEALTHY)
+            if self._quarantine.holds(instance.uid, now):
+                self._turn(instance, Health.QUARANTINED, "its predecessor failed again and again")
+            else:
+                self._turn(instance, Health.HEALTHY)
 
     def drain(self, uid: str) -> Instance | None:
         """No new work; None for an unknown uid."""
@@ -185,6 +214,7 @@ class RaaSPool:
     def remove(self, key: str) -> None:
         """Forget a registration."""
         instance = self._by_key.pop(key, None)
+        self.speeds.forget(key)
         self._changed()
         if instance is not None and self._by_uid.get(instance.uid) is instance:
             del self._by_uid[instance.uid]
@@ -196,7 +226,7 @@ class RaaSPool:
         instance = self._by_key.get(key)
         if instance is None or instance.health is Health.DEAD:
             return
-        instance.last_seen, instance.failure_count = now, 0
+        instance.last_seen, instance.failure_count, instance.asked = now, 0, False
         if instance.health is Health.SUSPECT:
             self._turn(instance, Health.HEALTHY)
 
@@ -209,18 +239,61 @@ class RaaSPool:
         instance.reason = reason
         if instance.failure_count >= FAILURES:
             self._die(instance)
+            self._quarantine.failed(instance.uid, f"it died: {reason}")
             return True
         if instance.health is Health.HEALTHY:
             self._turn(instance, Health.SUSPECT, reason)
         return False
 
     def missed(self, now: float) -> list[str]:
-        """Declare dead who gave no sign of life for MISSED_AFTER_S; returns their keys."""
-        late = [i for i in self.live if now - i.last_seen > MISSED_AFTER_S]
+        """Suspect who missed its heartbeats; returns the keys of those that are to be asked whether they live."""
+        late = [i for i in self.live if now - i.last_seen > self.rules.silent_s and not i.asked]
         for instance in late:
-            instance.reason = f"no sign of life for {now - instance.last_seen:.0f} s"
-            self._die(instance)
+            instance.asked = True
+            reason = f"no sign of life for {now - instance.last_seen:.0f} s"
+            if instance.health is Health.HEALTHY:
+                self._turn(instance, Health.SUSPECT, reason)
+            else:
+                instance.reason = reason
         return [instance.key for instance in late]
+
+    def unanswered(self, key: str) -> bool:
+        """It was asked and did not answer; True if that makes it dead (it may have been heard meanwhile)."""
+        instance = self._by_key.get(key)
+        if instance is None or instance.health is Health.DEAD or not instance.asked:
+            return False
+        self._die(instance)
+        self._quarantine.failed(instance.uid, f"it died: {instance.reason}")
+        return True
+
+    # ---- failures of groups ----------------------------------------------------------------------------------------
+
+    def group_succeeded(self, key: str, seconds: float, now: float) -> None:
+        """A group of an instance came back with an episode, `seconds` after it was leased."""
+        instance = self._by_key.get(key)
+        if instance is not None:
+            self.speeds.finished(key, seconds, now)
+            self._quarantine.succeeded(instance.uid)
+
+    def group_failed(self, key: str, reason: str, now: float) -> bool:
+        """A group came back without one; True if that puts the instance in quarantine."""
+        instance = self._by_key.get(key)
+        if instance is None or not self._quarantine.failed(instance.uid, reason):
+            return False
+        if instance.health is not Health.HEALTHY or not any(i is not instance for i in self.serving):
+            return False
+        self._turn(instance, Health.QUARANTINED, self._quarantine.sentence(instance.uid, now))
+        return True
+
+    def pardon(self, now: float) -> list[str]:
+        """End the terms that are over, and all of them where nobody else can work; returns the keys."""
+        held = [i for i in self._by_key.values() if i.health is Health.QUARANTINED]
+        needed = bool(held) and not self.serving
+        free = [i for i in held if needed or not self._quarantine.holds(i.uid, now)]
+        for instance in free:
+            self._quarantine.release(instance.uid)
+            self._turn(instance, Health.HEALTHY)
+        return [instance.key for instance in free]
 
     def _changed(self) -> None:
         self._live = self._leaving = self._serving = self._roomy = None
@@ -321,6 +394,10 @@ class RaaSPool:
         if self._roomy is None:
             self._roomy = {i.key: i for i in self.serving if i.available}
         return list(self._roomy.values())
+
+    def weights(self, instances: Collection[Instance], now: float) -> dict[str, float]:
+        """key → places, weighed by measured speed."""
+        return self.speeds.weights({i.key: i.max_concurrency for i in instances}, now)
 
     @property
     def max_concurrency(self) -> int:

@@ -41,7 +41,7 @@ from astraflow.dataflow.journal import Durable
 from astraflow.dataflow.past import Past, Seat
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_link import RaaSLinks
-from astraflow.dataflow.raas_pool import MISSED_AFTER_S, Instance, RaaSPool
+from astraflow.dataflow.raas_pool import Instance, PoolRules, RaaSPool
 from astraflow.dataflow.records import Started
 from astraflow.dataflow.recovery import Recovery, Returning
 from astraflow.dataflow.statistics import RolloutStatistics, standing
@@ -88,10 +88,12 @@ class AstraFlow:
         self.policies = Policies(n_samples)
         past = Past.of(store, settings, len(rows))
         ledger = past.replay(self.policies)
-        self.pool = RaaSPool(list(n_samples), past.seats, past.registrations)
+        pool = config.pool
+        rules = PoolRules(pool.heartbeat_s, pool.missed_heartbeats, pool.quarantine_failures, pool.quarantine_s)
+        self.pool = RaaSPool(list(n_samples), past.seats, past.registrations, rules)
         self.journal = journal_of(store) if store is not None else None
         self.books = Books(ledger, self.pool, self.journal, replayable=config.ledger.replayable)
-        self._returning = Returning(past.seats.values(), clock() + MISSED_AFTER_S)
+        self._returning = Returning(past.seats.values(), clock() + self.pool.rules.silent_s)
         self.waits = Waits()
         self.statistics = RolloutStatistics(clock)
         self.trajectories = trajectories
@@ -175,6 +177,7 @@ class AstraFlow:
             Flow(curator, self.serving, self.statistics, self.trajectories, self._observe),
             lease_s=LEASE_FACTOR * settings.dataflow.episode_timeout_s,
             clock=self._clock,
+            session_key=settings.dataflow.pool.session_key,
         )
 
     def _make_evaluation(self, settings: DataflowSettings, rows: Mapping[str, Sequence[Row]]) -> Evaluation:
@@ -259,13 +262,23 @@ class AstraFlow:
         while True:
             await asyncio.sleep(CLOCK_S)
             for key in self.pool.missed(self._clock()):
-                log.error("RaaS %s is dead: no sign of life; its work goes back to the queue", key)
-                self.links.close(key)
+                self._spawn(self._confirm(key))
+            for key in self.pool.pardon(self._clock()):
+                log.warning("RaaS %s gets work again: its quarantine is over, or nobody else can work", key)
             for key in self._returning.late(self._clock()):
                 self.acquisition.lost(key)
             self.acquisition.expire()
             self.recovery.snapshot_if_due()
             self._wake.set()
+
+    async def _confirm(self, key: str) -> None:
+        """Ask an instance that missed its heartbeats whether it lives."""
+        if await self.links.lives(key, self.pool.rules.heartbeat_s):
+            self.pool.heard(key, self._clock())
+            self._wake.set()
+        elif self.pool.unanswered(key):
+            log.error("RaaS %s is dead: no sign of life, and no answer; its work goes back to the queue", key)
+            self.links.close(key)
 
     # ---- trainers --------------------------------------------------------------------------------------------------
 
@@ -337,7 +350,8 @@ class AstraFlow:
         if registration.new:
             self._join(registration.instance)
         self._wake.set()
-        return m.RegisterRaaSReply(uid=request.uid, pool_size=len(self.pool.live))
+        heartbeat_s = self.pool.rules.heartbeat_s
+        return m.RegisterRaaSReply(uid=request.uid, pool_size=len(self.pool.live), heartbeat_s=heartbeat_s)
 
     def _join(self, instance: Instance) -> None:
         log.info("RaaS %s joins at %s", instance.key, instance.url)

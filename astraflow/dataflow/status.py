@@ -61,7 +61,9 @@ class StatusBoard:
         return {
             "size": len(self.pool.live),
             "version": min(newest, default=-1),
-            "instances": [i.describe(self.pool.model_ids, epoch) for i in self.pool.all],
+            "instances": [
+                i.describe(self.pool.model_ids, epoch, self.pool.speeds.seconds(i.key)) for i in self.pool.all
+            ],
         }
 
     def metrics(self) -> str:

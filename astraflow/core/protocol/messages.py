@@ -148,6 +148,8 @@ class RegisterRaaSRequest(Request, frozen=True, kw_only=True):
 class RegisterRaaSReply(Ok, frozen=True, kw_only=True):
     uid: str
     pool_size: int
+    heartbeat_s: float = 5.0
+    """Seconds after which to register again, as a sign of life."""
 
 
 class DeregisterRaaSRequest(Request, frozen=True, kw_only=True):
