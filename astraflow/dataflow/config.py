@@ -97,6 +97,8 @@ class PoolConfig(Section):
     session_key: str | None = None
     """Field of a dataset row: rows with equal values go to the same RaaS where it has room, for its caches; None: by
     speed and room alone."""
+    advice_window_s: float = Field(default=60.0, gt=0)
+    """Seconds over which it is measured whether more or fewer RaaS would do (raas/advice)."""
 
 
 class EvalConfig(Section):
@@ -127,6 +129,8 @@ class DataflowConfig(Section):
     """An episode that runs longer ends as failed(timeout)."""
     barrier_timeout_s: float = Field(default=600.0, gt=0)
     """Several models: longest that a step's announcement waits for the other models' before it goes on without them."""
+    policy_death: Literal["continue", "stop"] = "continue"
+    """Several models: when the trainer of one has died for good, the others go on to their end, or the run stops."""
     max_failure_streak: int = Field(default=200, ge=1)
     """So many samples in a row without one valid reward stop the run with the first traceback."""
 

@@ -123,6 +123,8 @@ class DataServing:
         self._changed = Pulse()
         self._failure: AstraFlowError | None = None
         self._two_versions = 0
+        self.waiting: set[str] = set()
+        """Models whose trainer waits for a batch."""
 
     def ready(self, model_id: str) -> int:
         """Groups that wait for a batch."""
@@ -189,12 +191,16 @@ class DataServing:
             raise CallerError(f"timeout must be 0 to {LONGEST_WAIT_S:.0f} s, got {request.timeout}")
         who = f"trainer of {request.model_id} at version {request.version}"
         started = asyncio.get_running_loop().time()
-        return await self._waits.until(
-            who,
-            lambda: self._waits_on(policy, request.version),
-            request.timeout,
-            self._batch(policy, request.version, started),
-        )
+        self.waiting.add(policy.model_id)
+        try:
+            return await self._waits.until(
+                who,
+                lambda: self._waits_on(policy, request.version),
+                request.timeout,
+                self._batch(policy, request.version, started),
+            )
+        finally:
+            self.waiting.discard(policy.model_id)
 
     async def _batch(self, policy: Policy, version: int, started: float) -> m.BatchReply:
         while True:

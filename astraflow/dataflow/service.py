@@ -38,12 +38,14 @@ from astraflow.dataflow.data_acquisition import DataAcquisition, Flow
 from astraflow.dataflow.data_serving import DataServing
 from astraflow.dataflow.evaluation import Evaluation
 from astraflow.dataflow.journal import Durable
+from astraflow.dataflow.ledger import DropReason
 from astraflow.dataflow.past import Past, Seat
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_link import RaaSLinks
 from astraflow.dataflow.raas_pool import Instance, PoolRules, RaaSPool
 from astraflow.dataflow.records import Started
 from astraflow.dataflow.recovery import Recovery, Returning
+from astraflow.dataflow.scaling import Advisor, Sample
 from astraflow.dataflow.statistics import RolloutStatistics, standing
 from astraflow.dataflow.status import StatusBoard
 from astraflow.dataflow.store import LedgerStore
@@ -91,6 +93,7 @@ class AstraFlow:
         pool = config.pool
         rules = PoolRules(pool.heartbeat_s, pool.missed_heartbeats, pool.quarantine_failures, pool.quarantine_s)
         self.pool = RaaSPool(list(n_samples), past.seats, past.registrations, rules)
+        self.advisor = Advisor(pool.advice_window_s)
         self.journal = journal_of(store) if store is not None else None
         self.books = Books(ledger, self.pool, self.journal, replayable=config.ledger.replayable)
         self._returning = Returning(past.seats.values(), clock() + self.pool.rules.silent_s)
@@ -138,13 +141,14 @@ class AstraFlow:
             self.waits,
             self._max_staleness,
             clock,
+            self.advisor,
         )
         self.books.journal.append(Started(past.life))
         self.recovery.restart(past.read, self._returning.keys)
 
     def _make_serving(self, buffer: BufferConfig, keep_steps: int) -> DataServing:
         def statistics() -> dict[str, float]:
-            return {**standing(self.books, self.pool, self.policies), **self.statistics.take()}
+            return {**standing(self.books, self.pool, self.policies, self.advisor), **self.statistics.take()}
 
         return DataServing(
             self.books,
@@ -268,8 +272,27 @@ class AstraFlow:
             for key in self._returning.late(self._clock()):
                 self.acquisition.lost(key)
             self.acquisition.expire()
+            self._measure()
             self.recovery.snapshot_if_due()
             self._wake.set()
+
+    def _measure(self) -> None:
+        """Note how things stand, for the advice on the number of RaaS."""
+        serving = self.pool.serving
+        places = self.pool.max_concurrency
+        if not places or not self.policies.started or self.acquisition.paused:
+            return
+        counters = self.books.ledger.counters
+        self.advisor.see(
+            Sample(
+                at=self._clock(),
+                waiting=len(self.serving.waiting) / len(self.policies.all),
+                idle=1.0 - min(1.0, sum(i.inflight for i in serving) / places),
+                ended=counters.trained + counters.dropped.total(),
+                stale=counters.dropped[DropReason.STALE],
+                size=len(self.pool.live),
+            )
+        )
 
     async def _confirm(self, key: str) -> None:
         """Ask an instance that missed its heartbeats whether it lives."""

@@ -12,6 +12,7 @@ from astraflow.dataflow.curation import word
 from astraflow.dataflow.ledger import DropReason, State
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_pool import Health, RaaSPool
+from astraflow.dataflow.scaling import Advisor
 
 RATE_WINDOW_S = 20.0
 """Seconds over which tokens/s are averaged."""
@@ -95,7 +96,7 @@ class RolloutStatistics:
         return stats
 
 
-def standing(books: Books, pool: RaaSPool, policies: Policies) -> dict[str, float]:
+def standing(books: Books, pool: RaaSPool, policies: Policies, advisor: Advisor) -> dict[str, float]:
     """Where everything stands now: acquisition, pool, drops."""
     counters = books.ledger.counters
     serving = pool.serving
@@ -121,6 +122,7 @@ def standing(books: Books, pool: RaaSPool, policies: Policies) -> dict[str, floa
         "raas/quarantined": float(sum(i.health is Health.QUARANTINED for i in pool.live)),
         "raas/inflight": float(sum(i.inflight for i in pool.live)),
         "raas/max_concurrency": float(pool.max_concurrency),
+        "raas/advice": advisor.advise(len(serving)).number,
         "raas/step_lag_max": float(max(lags, default=0)),
         **{f"dropped/{reason.value}": float(counters.dropped[reason]) for reason in DropReason},
     }
