@@ -35,7 +35,7 @@ from astraflow.dataflow.ledger import (
     Settle,
     State,
 )
-from astraflow.dataflow.records import Announced, Arrived, Batched, Record, Started, TrainerReady
+from astraflow.dataflow.records import Announced, Arrived, Attended, Batched, Record, Started, TrainerReady
 from astraflow.dataflow.store import read_log
 from astraflow.errors import InvariantError
 
@@ -123,7 +123,7 @@ class Auditor:
                 self._counts["starts"] += 1
             case Announced():
                 self._counts["versions"] += 1
-            case Started() | Arrived() | Batched():
+            case Started() | Arrived() | Attended() | Batched():
                 pass
             case _:
                 self._follow(record)

@@ -63,6 +63,12 @@ class VersionBarrier:
             self._opened = None
         return self.poll(now)
 
+    def excuse(self, model_id: str, now: float) -> Round | None:
+        """Do not wait for a member until it arrives again; that can complete the open round."""
+        if model_id in self._members and model_id not in self._arrived:
+            self._absent.add(model_id)
+        return self.poll(now)
+
     def arrive(self, model_id: str, now: float) -> Round | None:
         """A member announces a version; returns the round where that completes it."""
         if model_id not in self._members:
@@ -110,8 +116,12 @@ class Announcements:
     wait    waits for `changed`; unblocked by the last arrival or by the round's deadline
     """
 
-    def __init__(self, deadline_s: float, waits: Waits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, deadline_s: float, waits: Waits, clock: Callable[[], float], *, independent: bool = False
+    ) -> None:
+        """independent: nobody waits for anybody."""
         self.barrier = VersionBarrier(deadline_s)
+        self._independent = independent
         self._waits = waits
         self._clock = clock
         self._changed = Pulse()
@@ -122,9 +132,16 @@ class Announcements:
         self._failure = error
         self._changed.set()
 
+    def excuse(self, model_id: str) -> None:
+        """A model's trainer is absent: whoever waits only for it goes on."""
+        if self.barrier.excuse(model_id, self._clock()) is not None:
+            self._changed.set()
+
     async def wait(self, model_id: str, version: int) -> None:
         """Arrive, and return when the round is over; a round that its deadline ended names its laggards in the log."""
         barrier = self.barrier
+        if self._independent:
+            return
         mine = barrier.number
         if barrier.arrive(model_id, self._clock()) is not None:
             self._changed.set()

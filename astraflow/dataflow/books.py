@@ -14,7 +14,7 @@ from astraflow.core.data.trajectory import GroupResult
 from astraflow.dataflow.journal import Journal, Volatile
 from astraflow.dataflow.ledger import Event, Expire, Ledger, Moved, Settle, State
 from astraflow.dataflow.raas_pool import RaaSPool
-from astraflow.dataflow.records import Batched, Came, Kept, Released
+from astraflow.dataflow.records import Attended, Batched, Came, Kept, Released
 from astraflow.dataflow.staleness import Admission
 
 
@@ -32,6 +32,7 @@ class Books:
         self.recorded = 0
         """Events so far, in this process."""
         self._admissions: dict[str, Admission] = {}
+        self._absent: set[str] = set()
 
     @property
     def admissions(self) -> Mapping[str, Admission]:
@@ -66,6 +67,19 @@ class Books:
         """A group is about to be ready: its trajectories outlive the process."""
         self.journal.append(Kept(group))
 
+    def attended(self, model_id: str, present: bool) -> None:
+        """A model's trainer is back, or absent: then its credit limits nobody, and nobody waits for its groups."""
+        self.journal.append(Attended(model_id, present))
+        if present:
+            self._absent.discard(model_id)
+        else:
+            self._absent.add(model_id)
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """Models whose trainers are absent."""
+        return frozenset(self._absent)
+
     def arrived(self, group_id: int, result: GroupResult | None) -> None:
         """A RaaS has returned what it made of a leased occurrence; nothing is decided yet."""
         if self._replayable:
@@ -84,9 +98,11 @@ class Books:
 
     def capacity(self, max_concurrent: int, steps: Mapping[str, int] | None = None) -> int:
         """Groups that every model's credit lets start now, on a RaaS that serves the versions of `steps`."""
-        if not self._admissions:
-            return 0
         return min(
-            admission.capacity(max_concurrent, None if steps is None else steps[model_id])
-            for model_id, admission in self._admissions.items()
+            (
+                admission.capacity(max_concurrent, None if steps is None else steps[model_id])
+                for model_id, admission in self._admissions.items()
+                if model_id not in self._absent
+            ),
+            default=0,
         )

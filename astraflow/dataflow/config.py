@@ -127,8 +127,11 @@ class DataflowConfig(Section):
     eval: EvalConfig = EvalConfig()
     episode_timeout_s: float = Field(default=120.0, gt=0)
     """An episode that runs longer ends as failed(timeout)."""
+    barrier: Literal["barrier", "independent"] = "barrier"
+    """Several models: a step's announcement waits for the others', so that versions leave together, or for none."""
     barrier_timeout_s: float = Field(default=600.0, gt=0)
-    """Several models: longest that a step's announcement waits for the other models' before it goes on without them."""
+    """Several models: longest that a step's announcement waits for the other models' before it goes on without them; a
+    trainer that is silent for so long holds up nobody until its next call."""
     policy_death: Literal["continue", "stop"] = "continue"
     """Several models: when the trainer of one has died for good, the others go on to their end, or the run stops."""
     max_failure_streak: int = Field(default=200, ge=1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -259,6 +259,8 @@ class DataAcquisition:
         moves = self._books.record(Finish(occurrence.group_id, key, tuple(o.key for o in outcomes), drop))
         group_ids = [moved.group_id for moved in moves if moved.after is State.DONE]
         for group_id, outcome in zip(group_ids, outcomes, strict=True):
+            if outcome.drop is None and outcome.key.model_id in self._books.absent:
+                outcome = replace(outcome, drop=DropReason.ABSENT)
             group = _numbered(outcome.group, group_id)
             if outcome.drop is None:
                 self._books.keep(group)

@@ -38,6 +38,13 @@ class Arrived(msgspec.Struct, frozen=True, tag=True):
     group_id: int
 
 
+class Attended(msgspec.Struct, frozen=True, tag=True):
+    """A model's trainer is there, or absent while others are."""
+
+    model_id: str
+    present: bool
+
+
 class Batched(msgspec.Struct, frozen=True, tag=True):
     """The batch of the groups that were served before this record."""
 
@@ -47,7 +54,7 @@ class Batched(msgspec.Struct, frozen=True, tag=True):
     """Of all its arrays, see Batch.digest."""
 
 
-Record = Event | TrainerReady | Announced | Started | Arrived | Batched
+Record = Event | TrainerReady | Announced | Started | Arrived | Attended | Batched
 """What the log holds."""
 
 

@@ -29,6 +29,7 @@ from astraflow.dataflow.raas_pool import RaaSPool
 from astraflow.dataflow.records import (
     Announced,
     Arrived,
+    Attended,
     Batched,
     Loaded,
     Snapshot,
@@ -67,7 +68,7 @@ def replay(loaded: Loaded, policies: Policies, published: Mapping[str, Published
                 policies.replay_ready(record.request)
             case Announced():
                 policies.replay_announced(record.model_id, record.version, record.step, published.get(record.model_id))
-            case Started() | Arrived() | Batched():
+            case Started() | Arrived() | Attended() | Batched():
                 pass  # for a replay
             case _:
                 ledger.handle(record)

@@ -23,13 +23,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from astraflow.core.data.trajectory import EpisodeResult, Row
 from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import RaaSClient
 from astraflow.core.protocol import messages as m
+from astraflow.dataflow.attendance import Attendance
 from astraflow.dataflow.barrier import Announcements
 from astraflow.dataflow.books import Books
 from astraflow.dataflow.config import BufferConfig, DataflowSettings
@@ -100,7 +102,9 @@ class AstraFlow:
         self.waits = Waits()
         self.statistics = RolloutStatistics(clock)
         self.trajectories = trajectories
-        self.announcements = Announcements(config.barrier_timeout_s, self.waits, clock)
+        independent = config.barrier == "independent"
+        self.announcements = Announcements(config.barrier_timeout_s, self.waits, clock, independent=independent)
+        self.attendance = Attendance(config.barrier_timeout_s)
         self._clock = clock
         self._first_eval_id = past.first_eval_id
         self._spans = spans or SpanLog(None, "dataflow")
@@ -145,6 +149,9 @@ class AstraFlow:
         )
         self.books.journal.append(Started(past.life))
         self.recovery.restart(past.read, self._returning.keys)
+        for policy in self.policies.all:
+            if policy.ready is not None:
+                self.attendance.expect(policy.model_id, clock())
 
     def _make_serving(self, buffer: BufferConfig, keep_steps: int) -> DataServing:
         def statistics() -> dict[str, float]:
@@ -271,10 +278,29 @@ class AstraFlow:
                 log.warning("RaaS %s gets work again: its quarantine is over, or nobody else can work", key)
             for key in self._returning.late(self._clock()):
                 self.acquisition.lost(key)
+            for model_id in self.attendance.poll(self._clock()):
+                self._missing(model_id, f"silent for {self.attendance.deadline_s:g} s")
             self.acquisition.expire()
             self._measure()
             self.recovery.snapshot_if_due()
             self._wake.set()
+
+    @contextmanager
+    def _attending(self, model_id: str) -> Iterator[None]:
+        """A call of a model's trainer: by that it is there."""
+        if self.attendance.enter(model_id, self._clock()):
+            log.warning("the trainer of %s is back", model_id)
+            self.books.attended(model_id, True)
+        try:
+            yield
+        finally:
+            self.attendance.leave(model_id, self._clock())
+
+    def _missing(self, model_id: str, why: str) -> None:
+        log.warning("the trainer of %s is absent (%s): the other policies go on without it", model_id, why)
+        self.books.attended(model_id, False)
+        self.announcements.excuse(model_id)
+        self._wake.set()
 
     def _measure(self) -> None:
         """Note how things stand, for the advice on the number of RaaS."""
@@ -317,12 +343,14 @@ class AstraFlow:
             else:
                 self.recovery.begin(request)
             log.info("trainer of %s is ready: %d groups a step", policy.model_id, policy.batch_groups)
-        await self.books.journal.durable()
+        with self._attending(policy.model_id):
+            await self.books.journal.durable()
         return m.ReadyReply(next_version=next_version)
 
     async def batch(self, request: m.BatchRequest) -> m.BatchReply:
-        reply = await self.serving.batch(request)
-        await self.books.journal.durable()
+        with self._attending(self.policies.trained(request.model_id).model_id):
+            reply = await self.serving.batch(request)
+            await self.books.journal.durable()
         return reply
 
     async def save_buffer(self, request: m.SaveBufferRequest) -> m.Ok:
@@ -339,7 +367,15 @@ class AstraFlow:
 
     async def notify_version(self, request: m.NotifyVersionRequest) -> m.NotifyVersionReply:
         """Acknowledge the batch before it, make the version current, start its pull; evaluate where asked to."""
-        policy = self.policies.trained(request.model_id)
+        with self._attending(self.policies.trained(request.model_id).model_id):
+            reply = await self._announce(request)
+        if request.last and self.attendance.done(request.model_id):
+            self._missing(request.model_id, "it has made its last step")
+            await self.books.journal.durable()
+        return reply
+
+    async def _announce(self, request: m.NotifyVersionRequest) -> m.NotifyVersionReply:
+        policy = self.policies.get(request.model_id)
         before = policy.step
         served = self.serving.has_served(request.model_id)
         published = self.policies.announce(request, served=served)

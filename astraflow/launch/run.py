@@ -41,8 +41,11 @@ def run(config: RunConfig, view: View) -> Summary:
                 broken = f"chat template, prefix law broken {len(findings)} times: {'; '.join(findings)}"
                 view.say(f"{broken} (matters only where episodes have several turns: they branch there)")
             _train(config, run_dir, paths, view)
-        records = JsonlReader(run_dir.metrics).read()
-        summary = summarise(records, config.staleness_bound, time.monotonic() - started)
+        wall_s = time.monotonic() - started
+        for model_id in config.model_ids[1:]:
+            records = JsonlReader(run_dir.metrics_of(model_id)).read()
+            write_summary(summarise(records, config.staleness_bound, wall_s), run_dir.summary_of(model_id))
+        summary = summarise(JsonlReader(run_dir.metrics).read(), config.staleness_bound, wall_s)
         write_summary(summary, run_dir.summary)
         return summary
     finally:

@@ -105,7 +105,7 @@ def raas_spec(
 
 def trainer_specs(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, dataflow_url: str) -> list[ProcessSpec]:
     """One train worker per model."""
-    specs = []
+    specs: list[ProcessSpec] = []
     for model_id, trainer in config.trainers.items():
         gconfig = config.training_gconfig(model_id)
         settings = TrainWorkerSettings(
@@ -118,6 +118,7 @@ def trainer_specs(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, d
             trainer=trainer,
             notify_timeout_s=config.dataflow.eval.timeout_s + config.dataflow.barrier_timeout_s + NOTIFY_MARGIN_S,
             dataflow_url=dataflow_url,
+            metrics_file=(run_dir.metrics_of(model_id) if specs else run_dir.metrics).name,
             run_dir=str(run_dir.root),
         )
         name = f"train_worker-{model_id}"

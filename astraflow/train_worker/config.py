@@ -232,6 +232,8 @@ class TrainWorkerSettings(Section):
     """Longest wait for a version to be taken, its evaluation included: longer than Dataflow's own deadlines, whose
     messages name who is late."""
     dataflow_url: str
+    metrics_file: str = "metrics.jsonl"
+    """Name of this model's in the run directory."""
     host: str = "127.0.0.1"
     """Address of the weight sender agent."""
     sender_port: int = Field(default=0, ge=0, le=65535)

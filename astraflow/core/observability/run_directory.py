@@ -6,7 +6,8 @@ lock                        held by the launcher while the run lives
 settings/<process>.json     what each process was given
 endpoints/<process>.json    what each process announced after binding its socket: {name, url, pid}
 logs/<process>.log          its stderr and stdout
-metrics.jsonl               one line a training step
+metrics.jsonl               one line a training step; where several models are trained, of the first one's
+metrics-<model_id>.jsonl    of each further one's
 spans.jsonl                 timed intervals
 trajectories/               sampled trajectories
 ledger/                     what became of every prompt occurrence; Dataflow continues from it
@@ -64,6 +65,10 @@ class RunDirectory:
     def metrics(self) -> Path:
         return self.root / "metrics.jsonl"
 
+    def metrics_of(self, model_id: str) -> Path:
+        """Of a further model, where several are trained; the first one's are `metrics`."""
+        return self.root / f"metrics-{_checked(model_id)}.jsonl"
+
     @property
     def spans(self) -> Path:
         return self.root / "spans.jsonl"
@@ -71,6 +76,10 @@ class RunDirectory:
     @property
     def summary(self) -> Path:
         return self.root / "summary.json"
+
+    def summary_of(self, model_id: str) -> Path:
+        """Of a further model, where several are trained."""
+        return self.root / f"summary-{_checked(model_id)}.json"
 
     @property
     def trajectories(self) -> Path:

@@ -85,6 +85,8 @@ class NotifyVersionRequest(Request, frozen=True, kw_only=True):
     run_eval: bool = False
     model_id: str = "default"
     manifest: Manifest | None = None
+    last: bool = False
+    """No batch will be asked for after this version: several policies go on without this one."""
 
 
 class SaveBufferRequest(Request, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import msgspec
 
 from astraflow.dataflow.audit import Auditor
 from astraflow.dataflow.ledger import Curate, Drop, Finish, Issue, Requeue, State
-from astraflow.dataflow.records import Announced, Record, TrainerReady
+from astraflow.dataflow.records import Announced, Attended, Record, Started, TrainerReady
 
 PATIENCE_S = 1.5
 """Longest that something may stand still though nothing is lacking: below the service's clock, which would heal it."""
@@ -42,6 +42,7 @@ class LogChecks:
         self.step: dict[str, int] = {}
         self.batch: dict[str, int] = {}
         self.dropped: Counter[str] = Counter()
+        self.absent: set[str] = set()
         self._n_samples = n_samples
         self._max_staleness = max_staleness
         self._wrong = wrong
@@ -73,9 +74,13 @@ class LogChecks:
                 self.step[request.model_id] = request.recovered_step or 0
             case Announced():
                 self.step[record.model_id] = record.step
+            case Attended():
+                (self.absent.discard if record.present else self.absent.add)(record.model_id)
+            case Started():
+                self.absent.clear()
             case Issue():
                 self.running += 1
-                for model_id in self.batch:
+                for model_id in self.batch.keys() - self.absent:
                     if self.credit(model_id, self.step[model_id]) < 0:
                         self._wrong("admission", f"{model_id}: more is accepted or running than invariant 2 allows")
             case Finish():

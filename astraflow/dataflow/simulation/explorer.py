@@ -26,7 +26,7 @@ SMALL = Scenario(
     slow_share=0.3,
     stuck_share=0.02,
     fail_share=0.02,
-    mishaps=Mishaps(every_s=1.0, none=3, kill_trainer=1, crash_dataflow=1, bad_request=1),
+    mishaps=Mishaps(every_s=1.0, none=3, kill_trainer=1, lose_trainer=1, crash_dataflow=1, bad_request=1),
 )
 """A world in which everything can go wrong, within a minute or two of virtual time."""
 
@@ -53,11 +53,12 @@ class Exploration(msgspec.Struct):
 
 
 def by_chance(scenario: Scenario = SMALL, first_seed: int = 0) -> Iterator[World]:
-    """Endless worlds, with one to three policies."""
+    """Endless worlds, with one to three policies and either mode of their barrier."""
     seed = first_seed
     while True:
         stop = 2.0 + seed % 11 if seed % 4 == 3 else None
-        changed = msgspec.structs.replace(scenario, policies=1 + seed % 3, stop_after_s=stop)
+        barrier = "independent" if seed % 5 == 0 else "barrier"
+        changed = msgspec.structs.replace(scenario, policies=1 + seed % 3, barrier=barrier, stop_after_s=stop)
         yield World(changed, ByChance(seed), seed)
         seed += 1
 

@@ -28,6 +28,7 @@ from astraflow.dataflow.past import Seat
 from astraflow.dataflow.records import (
     Announced,
     Arrived,
+    Attended,
     Batched,
     Came,
     Item,
@@ -205,6 +206,8 @@ class _Replay:
                 await service.batch(m.BatchRequest(model_id=model_id, version=record.version, timeout=0.0))
             case Arrived():
                 self._return(service, record)
+            case Attended():
+                service.books.attended(record.model_id, record.present)
             case Issue():
                 service.acquisition.issue()
             case Lease() | LoseLeases() | Expire() | Finish() | Settle():

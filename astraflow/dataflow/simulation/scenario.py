@@ -54,6 +54,8 @@ class Mishaps(msgspec.Struct, frozen=True, kw_only=True):
     """Drains, and leaves."""
     kill_trainer: int = 0
     """Is restored from its last checkpoint."""
+    lose_trainer: int = 0
+    """Dies for good, where it is not the last one."""
     crash_dataflow: int = 0
     """Started again from what was committed."""
     bad_request: int = 0
@@ -78,6 +80,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Trained together: every episode gives each a trajectory."""
     barrier: str = "barrier"
     """With several: barrier or independent."""
+    barrier_timeout_s: float = 60.0
     n_samples: int = 2
     batch_groups: int = 2
     max_staleness: int = 1

@@ -47,6 +47,8 @@ class SimulatedTrainer:
         self.learnt = Learnt()
         self.steps: dict[int, int] = {}
         """version → the step that made it, of its lineage."""
+        self.lost = False
+        """It has died for good."""
         self.waiting_since: float | None = None
         """For a batch, in this call or the ones before it."""
         self.waited_s = 0.0
@@ -113,6 +115,7 @@ class SimulatedTrainer:
             step=learnt.step,
             model_id=self.model_id,
             manifest=manifest(learnt.version, self.model_id),
+            last=learnt.step == self._scenario.steps,
         )
         await self._insist("notify_version", request)
 

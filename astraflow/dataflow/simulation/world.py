@@ -104,7 +104,7 @@ class World:
             self._go(self._befall(), "mishaps")
         with suppress(TimeoutError):
             async with asyncio.timeout(self.scenario.stop_after_s or self.scenario.longest_s):
-                await self._until(lambda: all(trainer.done for trainer in self.trainers))
+                await self._until(lambda: all(trainer.done or trainer.lost for trainer in self.trainers))
                 # their last calls
                 if self._broken is None:
                     await asyncio.wait(list(self._lives.values()))
@@ -322,15 +322,29 @@ class World:
             self._end(raas)
 
     async def kill_trainer(self) -> None:
-        trainer = self.trainers[self.choices.pick(len(self.trainers)) if len(self.trainers) > 1 else 0]
+        trainer = self._any_trainer()
+        if self._cut(trainer):
+            await asyncio.sleep(AWAY_S)
+            if not self.finished:
+                self._begin_trainer(trainer)
+
+    async def lose_trainer(self) -> None:
+        trainer = self._any_trainer()
+        others = [other for other in self.trainers if other is not trainer and not other.lost]
+        if others and trainer.learnt.version and self._cut(trainer):
+            trainer.lost = True
+
+    def _any_trainer(self) -> SimulatedTrainer:
+        return self.trainers[self.choices.pick(len(self.trainers)) if len(self.trainers) > 1 else 0]
+
+    def _cut(self, trainer: SimulatedTrainer) -> bool:
+        """End a trainer's life; False where it has none now."""
         life = self._lives[trainer.model_id]
         if life.done():
-            return
+            return False
         life.cancel()
         trainer.waiting_since = None
-        await asyncio.sleep(AWAY_S)
-        if not self.finished:
-            self._begin_trainer(trainer)
+        return True
 
     async def bad_request(self) -> None:
         requests: list[tuple[str, Any]] = [
@@ -363,6 +377,7 @@ class World:
         service.books.ledger.validate()
         service.pool.validate()
         service.announcements.barrier.validate()
+        service.attendance.validate()
         still: dict[tuple[str, str], tuple[float, str]] = {}
         if service.policies.started:
             self._idle(service, still)
@@ -380,6 +395,7 @@ class World:
             credit = min(
                 checks.credit(model_id, steps[model_id].get(state.number, -1))
                 for model_id, state in raas.versions.items()
+                if model_id not in checks.absent
             )
             if credit > 0:
                 text = f"has room for {raas.concurrency - len(raas.running)} groups, and {credit} may start"
@@ -417,6 +433,8 @@ def settings_of(scenario: Scenario) -> DataflowSettings:
                 "buffer": {"max_staleness": scenario.max_staleness},
                 "ledger": {"replayable": scenario.replayable},
                 "episode_timeout_s": scenario.episode_timeout_s,
+                "barrier": scenario.barrier,
+                "barrier_timeout_s": scenario.barrier_timeout_s,
                 "max_failure_streak": 10**9,
             },
             "gconfigs": {model_id: {"n_samples": scenario.n_samples} for model_id in scenario.models},

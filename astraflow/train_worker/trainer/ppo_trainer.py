@@ -173,8 +173,8 @@ class AstraFlowPPOTrainer:
         return eval_stats(reply.eval_results)
 
     def _notify(self, step: int, manifest: Manifest, run_eval: bool) -> m.NotifyVersionReply:
-        timeout = self.settings.notify_timeout_s
-        return self.client.notify_version(self.version, step, manifest, run_eval=run_eval, timeout=timeout)
+        timeout, last = self.settings.notify_timeout_s, step == self._config.total_train_steps
+        return self.client.notify_version(self.version, step, manifest, run_eval=run_eval, last=last, timeout=timeout)
 
     def publish(self, restored: bool = False) -> Manifest:
         """Make the current weights pullable as the current version, with what they make of the canaries."""
