@@ -117,6 +117,11 @@ class ScriptedRaaS:
         """What it serves; -1 before its first pull."""
         return min((state.number for state in self._versions.values()), default=-1)
 
+    @property
+    def versions(self) -> dict[str, int]:
+        """model_id → what it serves."""
+        return {model_id: state.number for model_id, state in self._versions.items()}
+
     def registration(self, **capabilities: Any) -> m.RegisterRaaSRequest:
         given = {"max_concurrency": self._max_concurrency, "models": list(self._models), **capabilities}
         return m.RegisterRaaSRequest(uid=self.uid, raas_url=self.url, capabilities=given)
@@ -261,20 +266,21 @@ class ScriptedTrainer:
     async def batch(self, timeout: float = 30.0) -> m.BatchReply:
         return await self._client.batch(self._model_id, self.version, timeout)
 
-    async def train(self, timeout: float = 30.0, run_eval: bool = False) -> m.BatchReply:
+    async def train(self, timeout: float = 30.0, run_eval: bool = False, last: bool = False) -> m.BatchReply:
         """One step: a batch, then the next version."""
         reply = await self.batch(timeout)
         self.version, self.step = self.version + 1, self.step + 1
-        await self.announce(run_eval)
+        await self.announce(run_eval, last)
         return reply
 
-    async def announce(self, run_eval: bool = False) -> m.NotifyVersionReply:
+    async def announce(self, run_eval: bool = False, last: bool = False) -> m.NotifyVersionReply:
         request = m.NotifyVersionRequest(
             version=self.version,
             step=self.step,
             run_eval=run_eval,
             model_id=self._model_id,
             manifest=manifest(self.version, self._model_id),
+            last=last,
         )
         return await self._client.notify_version(request)
 
@@ -292,6 +298,11 @@ class RaaSPeer(Protocol):
 
     url: str
     app: Any
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """model_id → what it serves."""
+        return {model_id: state.number for model_id, state in self._versions.items()}
 
     def registration(self, **capabilities: Any) -> m.RegisterRaaSRequest: ...
 

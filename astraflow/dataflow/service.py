@@ -390,7 +390,9 @@ class AstraFlow:
             self._wake.set()
             self._spawn(asyncio.to_thread(self.trajectories.collect()))
             # no other await up to the evaluation: an exclusive one begins before anything new is issued
-            await self.announcements.wait(request.model_id, request.version)
+            if published.step > before:
+                # a first or a restored version has made no step: it waits for nobody
+                await self.announcements.wait(request.model_id, request.version)
         results = None
         if request.run_eval:
             versions = [policy.current for policy in self.policies.all if policy.current is not None]

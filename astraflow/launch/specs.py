@@ -118,7 +118,7 @@ def trainer_specs(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, d
             trainer=trainer,
             notify_timeout_s=config.dataflow.eval.timeout_s + config.dataflow.barrier_timeout_s + NOTIFY_MARGIN_S,
             dataflow_url=dataflow_url,
-            metrics_file=(run_dir.metrics_of(model_id) if specs else run_dir.metrics).name,
+            first=not specs,
             run_dir=str(run_dir.root),
         )
         name = f"train_worker-{model_id}"

@@ -12,7 +12,7 @@ spans.jsonl                 timed intervals
 trajectories/               sampled trajectories
 ledger/                     what became of every prompt occurrence; Dataflow continues from it
 recover/<model_id>/         what a trainer continues from
-checkpoints/step_%06d/      Hugging Face layout
+checkpoints/step_%06d/      Hugging Face layout; checkpoints-<model_id>/ of each further model
 summary.json                the run in a few numbers
 report.html                 the run drawn, in one file that needs no network
 """
@@ -65,9 +65,9 @@ class RunDirectory:
     def metrics(self) -> Path:
         return self.root / "metrics.jsonl"
 
-    def metrics_of(self, model_id: str) -> Path:
-        """Of a further model, where several are trained; the first one's are `metrics`."""
-        return self.root / f"metrics-{_checked(model_id)}.jsonl"
+    def metrics_of(self, model_id: str | None) -> Path:
+        """Of a further model, where several are trained; None: of the first one, `metrics`."""
+        return self.metrics if model_id is None else self.root / f"metrics-{_checked(model_id)}.jsonl"
 
     @property
     def spans(self) -> Path:
@@ -109,9 +109,10 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
 
-    def checkpoint(self, step: int) -> Path:
-        """The folder of the checkpoint written after `step`."""
-        return self.checkpoints / f"step_{step:06d}"
+    def checkpoint(self, step: int, model_id: str | None = None) -> Path:
+        """The folder of the checkpoint written after `step`; model_id: of a further model."""
+        folder = self.checkpoints if model_id is None else self.root / f"checkpoints-{_checked(model_id)}"
+        return folder / f"step_{step:06d}"
 
     def settings(self, name: str) -> Path:
         return self.root / "settings" / f"{_checked(name)}.json"

@@ -190,7 +190,7 @@ class _Replay:
 
     async def _do(self, record: Record) -> None:
         if isinstance(record, Started):
-            self._start()
+            self._start(record.life)
             return
         service = self._service
         if service is None:
@@ -215,8 +215,10 @@ class _Replay:
             case _:
                 pass  # a decision that nothing before it led to
 
-    def _start(self) -> None:
+    def _start(self, life: int) -> None:
         """A Dataflow begins, or goes on from what is on the disk. A RaaS that came back keeps its leases."""
+        # one that died before its first commit has left no record
+        self._disk.vars["life"] = str(life - 1).encode()
         lost, number = set(), 1
         while isinstance(following := self.log.following(number), LoseLeases):
             lost.add(following.owner)

@@ -108,7 +108,7 @@ class AstraFlowPPOTrainer:
             stats |= self.announce(step, run_eval=self._evaluates(step))
             if self._saves(step):
                 with self._phase("save"):
-                    self.engine.save(self._run_dir.checkpoint(step), self.tokenizer)
+                    self.engine.save(self._run_dir.checkpoint(step, self.settings.further), self.tokenizer)
             self._write_kept(step)
             self._commit(step, {**reply.buffer_stats, **stats})
             self.recovery.keep(TrainerProgress(step, self.version, self._step_of))
