@@ -376,7 +376,7 @@ class AstraFlow:
 
     async def _announce(self, request: m.NotifyVersionRequest) -> m.NotifyVersionReply:
         policy = self.policies.get(request.model_id)
-        before = policy.step
+        before, begun = policy.step, policy.current is not None
         served = self.serving.has_served(request.model_id)
         published = self.policies.announce(request, served=served)
         if published is not None:
@@ -390,8 +390,8 @@ class AstraFlow:
             self._wake.set()
             self._spawn(asyncio.to_thread(self.trajectories.collect()))
             # no other await up to the evaluation: an exclusive one begins before anything new is issued
-            if published.step > before:
-                # a first or a restored version has made no step: it waits for nobody
+            if begun:
+                # a first or a restored version follows on none: it waits for nobody
                 await self.announcements.wait(request.model_id, request.version)
         results = None
         if request.run_eval:
