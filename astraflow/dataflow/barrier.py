@@ -132,6 +132,16 @@ class Announcements:
         self._failure = error
         self._changed.set()
 
+    def published(self) -> None:
+        """A version became current."""
+        self._changed.set()
+
+    async def changed(self) -> None:
+        """Return when a version became current or a round ended; raises why where the run is over."""
+        if self._failure is not None:
+            raise self._failure
+        await self._changed.wait()
+
     def excuse(self, model_id: str) -> None:
         """A model's trainer is absent: whoever waits only for it goes on."""
         if self.barrier.excuse(model_id, self._clock()) is not None:

@@ -385,6 +385,7 @@ class AstraFlow:
                 self.serving.acknowledge(request.model_id, published.step)
                 self.books.admissions[request.model_id].advance(published.step)
             self.pool.versions.publish(published)
+            self.announcements.published()
             self.serving.advance(request.model_id)
             self.links.news()
             self._wake.set()
@@ -395,10 +396,28 @@ class AstraFlow:
                 await self.announcements.wait(request.model_id, request.version)
         results = None
         if request.run_eval:
+            await self._all_started(request)
             versions = [policy.current for policy in self.policies.all if policy.current is not None]
             results = await self.evaluation.run(versions)
         await self.books.journal.durable()
         return m.NotifyVersionReply(eval_results=results)
+
+    async def _all_started(self, request: m.NotifyVersionRequest) -> None:
+        """Wait for every policy's first version: an evaluation holds the versions of all of them."""
+
+        async def started() -> None:
+            while not self.policies.started:
+                await self.announcements.changed()
+
+        def missing() -> str:
+            return ", ".join(policy.model_id for policy in self.policies.all if policy.current is None)
+
+        await self.waits.until(
+            f"evaluation of {request.model_id} version {request.version}",
+            lambda: f"the first version of {missing()}",
+            self.attendance.deadline_s,
+            started(),
+        )
 
     # ---- RaaS ------------------------------------------------------------------------------------------------------
 

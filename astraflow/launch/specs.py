@@ -118,7 +118,7 @@ def trainer_specs(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, d
             trainer=trainer,
             notify_timeout_s=config.dataflow.eval.timeout_s + config.dataflow.barrier_timeout_s + NOTIFY_MARGIN_S,
             dataflow_url=dataflow_url,
-            first=not specs,
+            further=model_id if specs else None,
             run_dir=str(run_dir.root),
         )
         name = f"train_worker-{model_id}"

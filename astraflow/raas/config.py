@@ -35,7 +35,9 @@ class ScalingConfig(Section):
     """Start and stop RaaS processes by Dataflow's advice (raas/advice)."""
 
     min_instances: int = Field(default=1, ge=1)
+    """Fewer are never left."""
     max_instances: int = Field(ge=1)
+    """More are never started."""
 
 
 class RaaSConfig(Section):

@@ -232,18 +232,13 @@ class TrainWorkerSettings(Section):
     """Longest wait for a version to be taken, its evaluation included: longer than Dataflow's own deadlines, whose
     messages name who is late."""
     dataflow_url: str
-    first: bool = True
-    """The run's first model, whose metrics and checkpoints a report shows; others have places of their own."""
+    further: str | None = None
+    """Names the places of metrics and checkpoints where this is not the run's first model, whose a report shows."""
     host: str = "127.0.0.1"
     """Address of the weight sender agent."""
     sender_port: int = Field(default=0, ge=0, le=65535)
     """0: any free port, announced after it is bound."""
     run_dir: str
-
-    @property
-    def further(self) -> str | None:
-        """Names the places of a model that is not the first."""
-        return None if self.first else self.model_id
 
     @model_validator(mode="after")
     def _whole_groups(self) -> Self:

@@ -8,7 +8,7 @@ import pytest
 from astraflow.core.data import Value
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.config import DataflowSettings
-from astraflow.dataflow.scripted import Outcome, Rehearsal, ScriptedRaaS, trajectory
+from astraflow.dataflow.scripted import Outcome, Rehearsal, ScriptedRaaS, example_rows, trajectory
 from astraflow.errors import ConflictError
 
 MakeSettings = Callable[..., DataflowSettings]
@@ -135,5 +135,26 @@ def test_a_bad_request_joins_no_barrier(make_settings: MakeSettings) -> None:
             first, second = (rehearsal.trainer(GROUPS * N, model_id) for model_id in MODELS)
             await asyncio.gather(first.begin(), second.begin())
             await asyncio.gather(first.train(), second.train())
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_an_evaluation_at_the_start_holds_the_versions_of_all_policies(make_settings: MakeSettings) -> None:
+    async def scenario() -> None:
+        workflows = {"e": {"workflow_cls": "rlvr", "gconfig_overrides": {"n_samples": 1}}}
+        sets = {"d": {"dataset_fn": "a.b:c", "eval_workflow": "e", "greedy": False}}
+        settings = make_settings(
+            N, MODELS, ledger={"durable": False}, eval_workflows=workflows, eval_datasets=sets, barrier_timeout_s=5
+        )
+        rehearsal = Rehearsal(settings, eval_rows={"d": example_rows(2)})
+        async with rehearsal.running():
+            await rehearsal.join(raas())
+            first, second = (rehearsal.trainer(GROUPS * N, model_id) for model_id in MODELS)
+            begun = asyncio.create_task(second.begin(run_eval=True))
+            await asyncio.sleep(0.05)
+            (waiting,) = rehearsal.service.status()["waiting"]
+            assert waiting["on"] == "the first version of model0"
+            replies = await asyncio.gather(first.begin(run_eval=True), begun)
+            assert all(reply.eval_results is not None for reply in replies)
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
