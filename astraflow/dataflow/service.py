@@ -109,9 +109,10 @@ class AstraFlow:
         self._first_eval_id = past.first_eval_id
         self._spans = spans or SpanLog(None, "dataflow")
         self._wake = asyncio.Event()
+        self._evaluating = asyncio.Lock()
         self._streak = FailureStreak(config.max_failure_streak)
         self._max_staleness = config.buffer.max_staleness
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self.serving = self._make_serving(config.buffer, config.ledger.keep_steps)
         self.acquisition = self._make_acquisition(settings, rows)
         self.evaluation = self._make_evaluation(settings, eval_rows)
@@ -221,9 +222,9 @@ class AstraFlow:
         self.stopping.set()
         self.acquisition.paused = True
         self._end(self.error or DeadlineError("Dataflow is stopping"))
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.links.stop()
         if self.journal is not None:
             await self.journal.close()
@@ -243,14 +244,14 @@ class AstraFlow:
         self.announcements.fail(error)
 
     @property
-    def tasks(self) -> set[asyncio.Task[Any]]:
+    def tasks(self) -> list[asyncio.Task[Any]]:
         """Its loops, and calls that nobody waits for."""
-        return self._tasks
+        return list(self._tasks)
 
     def _spawn(self, loop: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(loop)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
         task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
@@ -276,7 +277,7 @@ class AstraFlow:
                 self._spawn(self._confirm(key))
             for key in self.pool.pardon(self._clock()):
                 log.warning("RaaS %s gets work again: its quarantine is over, or nobody else can work", key)
-            for key in self._returning.late(self._clock()):
+            for key in sorted(self._returning.late(self._clock())):
                 self.acquisition.lost(key)
             for model_id in self.attendance.poll(self._clock()):
                 self._missing(model_id, f"silent for {self.attendance.deadline_s:g} s")
@@ -394,13 +395,23 @@ class AstraFlow:
             if begun:
                 # a first or a restored version follows on none: it waits for nobody
                 await self.announcements.wait(request.model_id, request.version)
-        results = None
-        if request.run_eval:
-            await self._all_started(request)
-            versions = [policy.current for policy in self.policies.all if policy.current is not None]
-            results = await self.evaluation.run(versions)
+        results = await self._evaluate(request) if request.run_eval else None
         await self.books.journal.durable()
         return m.NotifyVersionReply(eval_results=results)
+
+    async def _evaluate(self, request: m.NotifyVersionRequest) -> m.EvalResults | None:
+        """Score the versions as they are; anew where the trainer of another policy is started again meanwhile."""
+        policy = self.policies.get(request.model_id)
+        # which versions there are is looked at when it is this one's turn
+        async with self._evaluating:
+            while True:
+                await self._all_started(request)
+                versions = [p.current for p in self.policies.all if p.current is not None]
+                try:
+                    return await self.evaluation.run(versions)
+                except ConflictError:
+                    if policy.version != request.version:
+                        raise
 
     async def _all_started(self, request: m.NotifyVersionRequest) -> None:
         """Wait for every policy's first version: an evaluation holds the versions of all of them."""
@@ -437,7 +448,7 @@ class AstraFlow:
         log.info("RaaS %s joins at %s", instance.key, instance.url)
         self.books.journal.append(Seat(instance.uid, instance.incarnation, instance.key).written())
         self.links.open(instance)
-        for key in self._returning.joined(instance.uid, instance.key):
+        for key in sorted(self._returning.joined(instance.uid, instance.key)):
             self.acquisition.lost(key)
         order = self.acquisition.again(instance.key)
         if order is not None:
@@ -468,8 +479,8 @@ class AstraFlow:
     def _cancel(self, key: str, task_ids: list[str]) -> None:
         asking = self.links.ask(key, lambda client: client.cancel(task_ids))
         if asking is not None:
-            self._tasks.add(asking)
-            asking.add_done_callback(self._tasks.discard)
+            self._tasks[asking] = None
+            asking.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     def _refused(self, error: AstraFlowError) -> None:
         # one odd instance among others is left out; a run that no instance can serve is over

@@ -53,12 +53,19 @@ class Exploration(msgspec.Struct):
 
 
 def by_chance(scenario: Scenario = SMALL, first_seed: int = 0) -> Iterator[World]:
-    """Endless worlds, with one to three policies and either mode of their barrier."""
+    """Endless worlds: one to three policies, either mode of barrier and evaluation, two in seven with evaluations."""
     seed = first_seed
     while True:
         stop = 2.0 + seed % 11 if seed % 4 == 3 else None
         barrier = "independent" if seed % 5 == 0 else "barrier"
-        changed = msgspec.structs.replace(scenario, policies=1 + seed % 3, barrier=barrier, stop_after_s=stop)
+        changed = msgspec.structs.replace(
+            scenario,
+            policies=1 + seed % 3,
+            barrier=barrier,
+            eval_steps=2 if seed % 7 > 4 else 0,
+            eval_mode="concurrent" if seed % 7 == 5 else "exclusive",
+            stop_after_s=stop,
+        )
         yield World(changed, ByChance(seed), seed)
         seed += 1
 

@@ -88,6 +88,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Of each trainer; the world ends when all have made them."""
     step_s: float = 2.0
     checkpoint_steps: int = 2
+    eval_steps: int = 0
+    """Steps between two evaluations, the first at the start; 0: none."""
+    eval_rows: int = 3
+    eval_mode: str = "exclusive"
+    """exclusive or concurrent."""
     latency: LogNormal | Measured = LogNormal(mean_s=1.0)
     episode_timeout_s: float = 8.0
     stuck_share: float = 0.0

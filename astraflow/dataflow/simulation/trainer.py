@@ -110,14 +110,18 @@ class SimulatedTrainer:
     async def _announce(self) -> None:
         learnt = self.learnt
         self.steps[learnt.version] = learnt.step
+        every = self._scenario.eval_steps
         request = m.NotifyVersionRequest(
             version=learnt.version,
             step=learnt.step,
             model_id=self.model_id,
             manifest=manifest(learnt.version, self.model_id),
             last=learnt.step == self._scenario.steps,
+            run_eval=bool(every) and learnt.step % every == 0,
         )
-        await self._insist("notify_version", request)
+        reply = await self._insist("notify_version", request)
+        if request.run_eval and reply.eval_results is None:
+            self._wrong(f"{self.model_id}: an evaluation of version {learnt.version} gave no results")
 
     async def _checkpoint(self) -> None:
         learnt = self.learnt

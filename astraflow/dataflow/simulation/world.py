@@ -32,6 +32,9 @@ AWAY_S = 3.0
 SILENT_S = 25.0
 """Longer than the pool waits for a sign of life: it is given up, and comes back."""
 
+EVALUATED_S = 150.0
+"""Longest that a round of a few rows may take, with services that come, go and are slow."""
+
 UNUSED_S = 30.0
 """Longest that a RaaS which can be reached may be without a place in the pool."""
 
@@ -63,8 +66,8 @@ class World:
         self._patience = Patience(self.wrong)
         self._kinds = scenario.mishaps.kinds()
         self._store = SimulatedStore(self.disk)
-        self._calls: set[asyncio.Task[Any]] = set()
-        self._own: set[asyncio.Task[Any]] = set()
+        self._calls: dict[asyncio.Task[Any], None] = {}
+        self._own: dict[asyncio.Task[Any], None] = {}
         self._by_url: dict[str, SimulatedRaaS] = {}
         self._looked = 0.0
         self._broken: BaseException | None = None
@@ -135,7 +138,7 @@ class World:
         if service is None or service.stopping.is_set() or (caller is not None and caller.silent):
             raise PeerError("Dataflow cannot be reached")
         work = asyncio.create_task(getattr(service, method)(request))
-        self._calls.add(work)
+        self._calls[work] = None
         try:
             answer = await work
         except asyncio.CancelledError:
@@ -143,7 +146,7 @@ class World:
                 raise PeerError("Dataflow died before it answered") from None
             raise
         finally:
-            self._calls.discard(work)
+            self._calls.pop(work, None)
         await self.network.hop()
         return answer
 
@@ -153,7 +156,7 @@ class World:
         self.service = AstraFlow(
             settings_of(scenario),
             example_rows(scenario.rows),
-            {},
+            {"held_out": example_rows(scenario.eval_rows)} if scenario.eval_steps else {},
             lambda url: SimulatedClient(self._by_url.get(url), self.network, lambda: self._store is store),
             TrajectoryLog(None),
             clock=self.loop.time,
@@ -190,13 +193,13 @@ class World:
         await asyncio.sleep(1.0)
         if self._calls:
             self.wrong("shutdown", f"{len(self._calls)} callers are not answered")
-        for life in (*self._lives.values(), *self._own):
+        for life in (*self._lives.values(), *list(self._own)):
             life.cancel()
         for raas in self.raas.values():
             raas.die()
         # longer than any call that was under way
         await asyncio.sleep(30.0)
-        left = asyncio.all_tasks() - {asyncio.current_task()} - self._own - self._calls
+        left = asyncio.all_tasks() - {asyncio.current_task()} - self._own.keys() - self._calls.keys()
         if left:
             names = sorted(task.get_coro().__qualname__ for task in left)  # type: ignore[union-attr]
             self.wrong("shutdown", f"left behind: {', '.join(names)}")
@@ -256,11 +259,11 @@ class World:
 
     def _go(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
-        self._own.add(task)
+        self._own[task] = None
         task.add_done_callback(self._gone)
 
     def _gone(self, task: asyncio.Task[None]) -> None:
-        self._own.discard(task)
+        self._own.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._broken = error
             self.wrong("invariant", f"{task.get_name()}: {type(error).__name__}: {error}")
@@ -379,7 +382,9 @@ class World:
         service.announcements.barrier.validate()
         service.attendance.validate()
         still: dict[tuple[str, str], tuple[float, str]] = {}
-        if service.policies.started:
+        if service.evaluation.running:
+            still["evaluation", "a round"] = (EVALUATED_S, "does not come to its end")
+        if service.policies.started and not service.evaluation.running:
             self._idle(service, still)
         self._waiting(service, still)
         self._unused(service, still)
@@ -425,6 +430,7 @@ class World:
 
 def settings_of(scenario: Scenario) -> DataflowSettings:
     """The configuration of a simulated run."""
+    held_out = {"dataset_fn": "astraflow.dataflow.scripted:example_rows", "eval_workflow": "sums"}
     return DataflowSettings.model_validate(
         {
             "experiment": {"experiment_name": "simulation", "trial_name": "t", "fileroot": "/nonexistent"},
@@ -433,6 +439,9 @@ def settings_of(scenario: Scenario) -> DataflowSettings:
                 "buffer": {"max_staleness": scenario.max_staleness},
                 "ledger": {"replayable": scenario.replayable},
                 "episode_timeout_s": scenario.episode_timeout_s,
+                "eval_workflows": {"sums": {"workflow_cls": "rlvr"}} if scenario.eval_steps else {},
+                "eval_datasets": {"held_out": held_out} if scenario.eval_steps else {},
+                "eval": {"mode": scenario.eval_mode},
                 "barrier": scenario.barrier,
                 "barrier_timeout_s": scenario.barrier_timeout_s,
                 "max_failure_streak": 10**9,
