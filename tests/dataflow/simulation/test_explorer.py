@@ -82,8 +82,8 @@ def test_a_lost_wake_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def dispatch(self: AstraFlow) -> None:
         while True:
             await self._wake.wait()
-            self.acquisition.paused = self.stopping.is_set()
-            for order in self.acquisition.assign():
+            self.acquisition.paused = self.stopping.is_set() or (self.evaluation.running and self.evaluation.exclusive)
+            for order in (*self.evaluation.assign(), *self.acquisition.assign()):
                 self.links.send(order)
             for instance in self.pool.left:
                 self._let_go(instance.key)
