@@ -32,6 +32,7 @@ def described(report: AuditReport) -> list[str]:
         *(f"  problem: {problem}" for problem in report.problems),
         f"dropped: {_counts(report.dropped)}; in flight: {_counts(report.in_flight)}",
         f"trainer starts {report.starts}, versions {report.versions}",
+        f"replayed on purpose: {report.replayed} places of trained batches",
         f"after a recovery {report.retrained} groups trained again, {report.rerun} run again; "
         f"lost leases {report.lost_leases}, results without a lease {report.orphans}",
         f"length of what was trained: {_lengths(report.kept_lengths)}",

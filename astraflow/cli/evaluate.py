@@ -25,11 +25,12 @@ def evaluate(checkpoint: Path, files: Sequence[Path], overrides: Sequence[str], 
     finally:
         view.close()
     for name, dataset in results.datasets.items():
-        low, high = dataset.avg_at_k_interval
+        intervals = (dataset.avg_at_k_interval, dataset.pass_at_k_interval)
+        average, passed = (f"[{low:.1f}, {high:.1f}]" for low, high in intervals)
         greedy = "" if dataset.greedy is None else f", greedy {dataset.greedy:.1f}%"
         typer.echo(
-            f"{name}: avg@{dataset.k} {dataset.avg_at_k:.1f}% [{low:.1f}, {high:.1f}], "
-            f"pass@{dataset.k} {dataset.pass_at_k:.1f}%{greedy}, {dataset.total} problems"
+            f"{name}: avg@{dataset.sample_count // dataset.total} {dataset.avg_at_k:.1f}% {average}, "
+            f"pass@{dataset.k} {dataset.pass_at_k:.1f}% {passed}{greedy}, {dataset.total} problems"
         )
     if json is not None:
         write_summary(results, json)

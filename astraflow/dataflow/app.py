@@ -26,7 +26,8 @@ from astraflow.core.protocol import Endpoint, RaaSClient, Server, StatusEndpoint
 from astraflow.core.protocol import messages as m
 from astraflow.core.text.tokenizer import Tokenizer, load_tokenizer
 from astraflow.dataflow.config import DataflowSettings
-from astraflow.dataflow.rows import load_rows
+from astraflow.dataflow.eval_log import EvalLog
+from astraflow.dataflow.rows import load_rollout_rows, load_rows
 from astraflow.dataflow.service import AstraFlow
 from astraflow.dataflow.store import LedgerStore
 from astraflow.dataflow.trajectory_log import TrajectoryLog
@@ -48,17 +49,19 @@ def create_service(
 ) -> AstraFlow:
     """Load the datasets and compose the service. ConfigError or DataError where a dataset is not right."""
     config, seed = settings.dataflow, settings.experiment.seed
-    rows = load_rows(config.rollout_dataset, split="train", seed=seed, tokenizer=tokenizer)
+    rows = load_rollout_rows(config, seed=seed, tokenizer=tokenizer)
     eval_rows = {
         name: load_rows(dataset, split="test", seed=seed, tokenizer=tokenizer)
         for name, dataset in config.eval_datasets.items()
     }
-    log.info("rollout dataset: %d rows; evaluation: %s", len(rows), {name: len(r) for name, r in eval_rows.items()})
+    counts = [{name: len(r) for name, r in loaded.items()} for loaded in (rows, eval_rows)]
+    log.info("rollout rows: %s; evaluation: %s", *counts)
     decode = None if tokenizer is None else _decoder(tokenizer)
     trajectories = TrajectoryLog(Path(settings.run_dir) / "trajectories", decode)
     ledger = config.ledger
     store = LedgerStore(RunDirectory(settings.run_dir).ledger, fsync=ledger.fsync) if ledger.durable else None
-    return AstraFlow(settings, rows, eval_rows, connect, trajectories, spans=spans, store=store)
+    eval_log = EvalLog(RunDirectory(settings.run_dir).evaluations, config.eval.keep_rows, decode)
+    return AstraFlow(settings, rows, eval_rows, connect, trajectories, spans=spans, store=store, eval_log=eval_log)
 
 
 def create_app(service: AstraFlow, token: str) -> Any:

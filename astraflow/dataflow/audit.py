@@ -77,6 +77,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     versions: int
     retrained: int
     """Groups that were trained in a lineage which was left behind, and went back."""
+    replayed: int
+    """Places of batches in the surviving lineage that trained groups took again on purpose."""
     rerun: int
     """Groups whose occurrences ran again because their tokens were of such a lineage, or not written down in time."""
     lost_leases: int
@@ -109,6 +111,9 @@ class Auditor:
         self._owner: dict[int, str] = {}
         self._deadline: dict[int, float] = {}
         self._served: dict[str, list[int]] = {}
+        self._replays: dict[str, int] = {}
+        self._replayed: dict[str, dict[int, int]] = defaultdict(dict)
+        """model → step → places of its batch that were replays."""
         self._steps: dict[str, dict[int, list[int]]] = defaultdict(dict)
         """model → step → what it trained, while a trainer can still go back of it."""
         self._reason: dict[int, DropReason] = {}
@@ -146,6 +151,8 @@ class Auditor:
             self._problem("issued is not trained + dropped + in flight")
         if (c.issued, c.trained, c.in_flight) != (len(self._place), places[State.TRAINED], sum(in_flight.values())):
             self._problem(f"the ledger counts {c.issued} issued, {c.trained} trained, {c.in_flight} in flight")
+        if c.replayed != (replayed := sum(n for steps in self._replayed.values() for n in steps.values())):
+            self._problem(f"the ledger counts {c.replayed} replayed, not {replayed}")
         if +c.dropped != dropped:
             self._problem(f"the ledger counts {dict(c.dropped)} dropped")
         trained = [group_id for group_id, place in self._place.items() if place is State.TRAINED]
@@ -162,6 +169,7 @@ class Auditor:
             starts=self._counts["starts"],
             versions=self._counts["versions"],
             retrained=self._counts["retrained"],
+            replayed=replayed,
             rerun=self._counts["rerun"],
             lost_leases=c.lost_leases,
             orphans=c.orphans,
@@ -200,9 +208,14 @@ class Auditor:
                 self._move(event.group_ids, State.READY, State.DROPPED, event.reason)
             case Serve():
                 self._move(event.group_ids, State.READY, State.SERVED)
-                self._served[self._model[event.group_ids[0]]] = list(event.group_ids)
+                model_id = self._model[event.group_ids[0]]
+                self._served[model_id] = list(event.group_ids)
+                self._replays[model_id] = self._again(event.replayed, model_id)
             case Acknowledge():
                 served = self._served.pop(event.model_id, [])
+                if replays := self._replays.pop(event.model_id, 0):
+                    at = self._replayed[event.model_id]
+                    at[event.step] = at.get(event.step, 0) + replays
                 self._move(served, State.SERVED, State.TRAINED)
                 if event.step >= 0 and served:
                     self._steps[event.model_id][event.step] = served
@@ -222,6 +235,19 @@ class Auditor:
             self._counts["retrained"] += len(steps[step])
             self._move(steps.pop(step), State.TRAINED, State.READY)
         self._move(self._served.pop(event.model_id, []), State.SERVED, State.READY)
+        self._replays.pop(event.model_id, None)
+        for step in [step for step in self._replayed[event.model_id] if step > event.step]:
+            del self._replayed[event.model_id][step]
+
+    def _again(self, group_ids: Iterable[int], model_id: str) -> int:
+        """A batch holds trained groups again; returns how many. They stay trained."""
+        replays = list(group_ids)
+        for group_id in replays:
+            if self._place.get(group_id) is not State.TRAINED or self._model.get(group_id) != model_id:
+                self._problem(f"group {group_id} is replayed for {model_id}, which did not train it")
+        if len(set(replays)) != len(replays):
+            self._problem(f"groups {replays} are replayed twice in one batch")
+        return len(replays)
 
     def _finish(self, event: Finish) -> None:
         group_id = event.group_id

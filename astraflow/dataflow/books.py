@@ -15,6 +15,7 @@ from astraflow.dataflow.journal import Journal, Volatile
 from astraflow.dataflow.ledger import Event, Expire, Ledger, Moved, Settle, State
 from astraflow.dataflow.raas_pool import RaaSPool
 from astraflow.dataflow.records import Attended, Batched, Came, Kept, Released
+from astraflow.dataflow.refill import Refill
 from astraflow.dataflow.staleness import Admission
 
 
@@ -33,6 +34,7 @@ class Books:
         """Events so far, in this process."""
         self._admissions: dict[str, Admission] = {}
         self._absent: set[str] = set()
+        self._refills: dict[str, Refill] = {}
 
     @property
     def admissions(self) -> Mapping[str, Admission]:
@@ -42,6 +44,11 @@ class Books:
     def admit(self, model_id: str, admission: Admission) -> None:
         """A model's trainer is ready: its credit counts from now on."""
         self._admissions[model_id] = admission
+        self._refills[model_id] = Refill()
+
+    def refill(self, model_id: str) -> Refill:
+        """What was dropped since a model's last batch; nothing before its trainer is ready."""
+        return self._refills.get(model_id) or Refill()
 
     def record(self, event: Event) -> list[Moved]:
         """Apply an event and return what moved."""
@@ -61,6 +68,7 @@ class Books:
             for model_id, admission in self._admissions.items():
                 if moved.model_id in ("", model_id):
                     admission.moved(moved)
+                    self._refills[model_id].moved(moved)
         return moves
 
     def keep(self, group: Group) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from astraflow.core.config import ExperimentConfig, OpenSection, Section, struct_field
 from astraflow.core.data import GenerationHyperparameters
@@ -17,6 +17,13 @@ class DatasetConfig(OpenSection):
     """A registered name (gsm8k, reasoning_gym) or "module:function"."""
     max_length: int | None = Field(default=None, ge=1)
     """Rows whose prompt has more tokens are left out and counted."""
+
+
+class RolloutDatasetConfig(DatasetConfig):
+    """A dataset that rollouts are asked for from."""
+
+    weight: float = Field(default=1.0, gt=0)
+    """Its share of all occurrences, relative to the other rollout datasets'."""
 
 
 class WorkflowConfig(OpenSection):
@@ -39,6 +46,37 @@ class EvalDatasetConfig(DatasetConfig):
     """Occurrences per row and round (for a row's k samples see gconfig n_samples)."""
     greedy: bool = True
     """Also score one greedy sample per row."""
+    k: int | None = Field(default=None, ge=1)
+    """Of pass@k, estimated without bias from all samples of a row; None: as many as there are."""
+
+
+Filter = Literal["filter_invalid", "filter_stale", "filter_length", "filter_duplicate", "filter_zero_adv"]
+"""What may drop a finished group; see dataflow.filters."""
+
+
+def _as_list(value: Any) -> Any:
+    """A name alone is a list of one, null an empty one."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
+class LengthConfig(Section):
+    """Which lengths `filter_length` lets pass: sampled tokens of a group's longest trajectory."""
+
+    min_tokens: int = Field(default=0, ge=0)
+    """A shorter group is dropped."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """A longer group is dropped; None: any length passes."""
+
+
+class ReplayConfig(Section):
+    """Groups that train again while they are within the staleness bound."""
+
+    ratio: float = Field(default=0.0, ge=0, lt=1)
+    """Share of a batch's groups, rounded down, that is replayed as far as there are groups to replay."""
+    policy: Literal["uniform", "newest", "reward_spread"] = "uniform"
+    """Which ones: at random (seeded), the last trained first, or those whose rewards differ most."""
 
 
 class BufferConfig(Section):
@@ -46,16 +84,62 @@ class BufferConfig(Section):
 
     max_staleness: int = Field(default=2, ge=0)
     """η: most training steps between the step that made a token's version and the step that trains it."""
-    filter_function: Literal["filter_zero_adv"] | None = "filter_zero_adv"
-    """Drop groups whose rewards are all equal (they have no gradient); refilled by admission. Off for n_samples 1."""
+    count: Literal["groups", "samples"] = "groups"
+    """What the bound and a batch count. samples: a group that lost some counts for what it has, and a batch takes
+    groups until it has train_batch_size samples."""
+    order: Literal["fifo", "edf"] = "fifo"
+    """Which ready groups a batch takes first: as they finished, or (edf) the oldest version first."""
+    max_groups: int | None = Field(default=None, ge=1)
+    """Most ready groups a model keeps; the one that is next is evicted for one more (dropped/evicted). None: as many
+    as admission lets in."""
+    filter_function: Annotated[tuple[Filter, ...], BeforeValidator(_as_list)] = ("filter_zero_adv",)
+    """A filter, or filters in the order in which they are applied; the first that drops a group gives the reason.
+    filter_invalid and filter_stale come first where they are not named."""
+    length: LengthConfig = LengthConfig()
+    replay: ReplayConfig = ReplayConfig()
     min_group_size: int | None = Field(default=None, ge=1)
     """A group with fewer valid samples is dropped(invalid); None: min(2, n_samples)."""
+    max_refill: int | None = Field(default=None, ge=1)
+    """So many groups dropped while one batch fills end the run, with the counts by reason; None: the trainer's
+    batch_timeout_s ends it."""
     shuffle_rewards: bool = False
     """Control experiment: permute rewards inside each group, so that nothing can be learnt."""
     stale_policy: Literal["drop", "mask"] = "drop"
     """A group with a token older than the bound: drop it, or mask its old tokens out of the loss."""
     rollout_wait: WaitConfig | None = None
     """Artificial wait after a group's generation, for measuring asynchrony."""
+
+    @model_validator(mode="after")
+    def _effective(self) -> Self:
+        if len(set(self.filter_function)) != len(self.filter_function):
+            raise ValueError("filter_function: a filter is named twice")
+        limited = self.length != LengthConfig()
+        if limited != ("filter_length" in self.filter_function):
+            raise ValueError("length and filter_length in filter_function have an effect only together")
+        if self.length.max_tokens is not None and self.length.max_tokens < self.length.min_tokens:
+            raise ValueError("length: max_tokens is less than min_tokens")
+        if self.count == "samples" and self.max_groups is not None:
+            raise ValueError("max_groups: with count: samples a batch may take any number of groups")
+        if self.replay.ratio > 0 and self.max_staleness == 0:
+            raise ValueError("replay.ratio: with max_staleness 0 a trained group is always too old to train again")
+        return self
+
+
+class GroupConfig(Section):
+    """How a RaaS runs the samples of one training group; buffer.min_group_size is the quorum.
+
+    Early cuts favour short episodes: watch rollout/lost/cut and rollout/lost/straggler.
+    """
+
+    max_retries: int = Field(default=0, ge=0)
+    """Times that a failed sample is run anew."""
+    over_sample: int = Field(default=0, ge=0)
+    """Samples that begin beyond n_samples; the first n_samples that end well are the group, the rest is cut."""
+    straggler: Literal["wait", "shrink", "replace"] = "wait"
+    """A sample that takes much longer than the quorum did: wait for it (to its own deadline), cut it, or cut it and
+    begin another in its place, once."""
+    patience: float = Field(default=2.0, ge=1)
+    """How many times as long as the quorum took is too long."""
 
 
 class WaitConfig(Section):
@@ -65,6 +149,57 @@ class WaitConfig(Section):
     """Mean of the waits, seconds."""
     sigma: float = Field(default=1.0, ge=0)
     """Standard deviation of their logarithm; 0: all are equal."""
+
+
+class GresoConfig(Section):
+    """Ask less for prompts whose rewards were all equal, visit after visit (arXiv 2506.02177)."""
+
+    p: float = Field(default=0.5, ge=0, le=1)
+    """A prompt is asked for with p^z after z visits in a row without variance of one kind."""
+    easy_floor: float = Field(default=0.1, ge=0, le=1)
+    """Smallest probability where every sample was right."""
+    hard_floor: float = Field(default=0.4, ge=0, le=1)
+    """Smallest probability where none was better than another and they were not right."""
+
+
+class SolvedConfig(Section):
+    """Leave out prompts that are solved."""
+
+    after: int = Field(default=2, ge=1)
+    """Visits in a row in which every sample was right."""
+    passes: int | None = Field(default=None, ge=1)
+    """Passes over the dataset for which it is left out, then it is asked for again; None: for good."""
+
+
+class DifficultyConfig(Section):
+    """Pools by smoothed success rate, each asked for at its own rate. A prompt never visited is medium."""
+
+    easy_from: float = Field(default=0.8, ge=0, le=1)
+    """Success rate from which a prompt is easy."""
+    hard_to: float = Field(default=0.2, ge=0, le=1)
+    """Success rate up to which it is hard."""
+    easy_rate: float = Field(default=0.25, ge=0, le=1)
+    """Share of passes in which an easy prompt is asked for."""
+    medium_rate: float = Field(default=1.0, ge=0, le=1)
+    """Likewise, for a medium one."""
+    hard_rate: float = Field(default=0.5, ge=0, le=1)
+    """Likewise, for a hard one."""
+    smoothing: float = Field(default=0.5, gt=0, le=1)
+    """Weight of the newest visit in the success rate."""
+
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        if self.hard_to >= self.easy_from:
+            raise ValueError("hard_to must be less than easy_from")
+        return self
+
+
+class CurriculumConfig(Section):
+    """Which prompts are asked for, by how their rollouts went; the chances of all rules that are on are multiplied."""
+
+    greso: GresoConfig | None = None
+    solved: SolvedConfig | None = None
+    difficulty: DifficultyConfig | None = None
 
 
 class LedgerConfig(Section):
@@ -105,7 +240,13 @@ class EvalConfig(Section):
     """How evaluation rounds run."""
 
     mode: Literal["concurrent", "exclusive"] = "exclusive"
-    """exclusive: no new rollouts meanwhile. concurrent: rollouts go on."""
+    """exclusive: no new rollouts meanwhile, and the trainer waits. concurrent: a share of the pool holds the version
+    and scores it, rollouts and training go on."""
+    share: float = Field(default=0.5, gt=0, le=1)
+    """Share of the pool's places that a concurrent round may take: whole RaaS where there are several, of which at
+    least one is left to training; places where there is one."""
+    keep_rows: int = Field(default=32, ge=0)
+    """First rows of each dataset whose samples are kept, in `evaluations/` of the run directory."""
     timeout_s: float = Field(default=600.0, gt=0)
     """Longest that a round may take, seconds; then it is an error."""
 
@@ -120,11 +261,15 @@ class DataflowConfig(Section):
     buffer: BufferConfig = BufferConfig()
     ledger: LedgerConfig = LedgerConfig()
     pool: PoolConfig = PoolConfig()
-    rollout_dataset: DatasetConfig
+    rollout_dataset: RolloutDatasetConfig
+    mixture: dict[str, RolloutDatasetConfig] = {}
+    """Further rollout datasets by name: each gets the share of all occurrences that its weight is of all weights."""
+    curriculum: CurriculumConfig = CurriculumConfig()
     workflow_spec: WorkflowConfig = WorkflowConfig()
     eval_workflows: dict[str, WorkflowConfig] = {}
     eval_datasets: dict[str, EvalDatasetConfig] = {}
     eval: EvalConfig = EvalConfig()
+    group: GroupConfig = GroupConfig()
     episode_timeout_s: float = Field(default=120.0, gt=0)
     """An episode that runs longer ends as failed(timeout)."""
     barrier: Literal["barrier", "independent"] = "barrier"
@@ -137,8 +282,15 @@ class DataflowConfig(Section):
     max_failure_streak: int = Field(default=200, ge=1)
     """So many samples in a row without one valid reward stop the run with the first traceback."""
 
+    @property
+    def rollout_datasets(self) -> dict[str, RolloutDatasetConfig]:
+        """All of them, by name."""
+        return {"rollout_dataset": self.rollout_dataset, **self.mixture}
+
     @model_validator(mode="after")
     def _names(self) -> Self:
+        if "rollout_dataset" in self.mixture:
+            raise ValueError("mixture: the name rollout_dataset is the first dataset's; choose another")
         for name, dataset in self.eval_datasets.items():
             if dataset.eval_workflow not in self.eval_workflows:
                 known = ", ".join(sorted(self.eval_workflows)) or "none"

@@ -1,15 +1,14 @@
 """What a finished occurrence becomes: groups worth training on, or dropped with a counted reason.
 
-In order: split into groups by model and agent role · unknown versions (lineage) · too few rewards (invalid, failed) ·
-rewards permuted where the control experiment asks for it · equal rewards (zero_advantage). Only samples with a Value
-stay in a group; the others are counted by reason in its `lost`. Statistics are over distinct samples of one group id
-(LAW 8).
+In order: split into groups by model and agent role · no reward at all (invalid) · unknown versions (lineage) · rewards
+permuted where the control experiment asks for it · the configured filters. Only samples with a Value stay in a group;
+the others are counted by reason in its `lost`. Statistics are over distinct samples of one group id (LAW 8).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -17,12 +16,14 @@ import numpy as np
 
 from astraflow.core.data import Failed, Group, Invalid, Trajectory, Value
 from astraflow.core.data.trajectory import EpisodeResult, GroupResult
+from astraflow.core.workflow.api.group import CUT, STRAGGLER
+from astraflow.dataflow.filters import Filter
 from astraflow.dataflow.ledger import DropReason, GroupKey
-from astraflow.dataflow.staleness import VersionSteps, sampled_versions
+from astraflow.dataflow.policies import Policies
 from astraflow.errors import DataError, WorkflowError
 
-CUT = "cut"
-"""Reason of an episode that was cancelled from outside: nobody's failure."""
+NOT_FAILED = frozenset({CUT, STRAGGLER})
+"""Reasons of episodes that were ended from outside: nobody's failure."""
 
 
 @dataclass(frozen=True)
@@ -110,44 +111,26 @@ def word(reason: str) -> str:
 class Curator:
     """Decides on finished groups, in the module's order."""
 
-    def __init__(
-        self,
-        n_samples: Mapping[str, int],
-        steps: Mapping[str, VersionSteps],
-        *,
-        filter_zero_advantage: bool = True,
-        min_group_size: int | None = None,
-        shuffle_seed: int | None = None,
-    ) -> None:
-        """n_samples, steps: per model. min_group_size None: min(2, n). shuffle_seed None: rewards are not permuted."""
-        self._n_samples = n_samples
-        self._steps = steps
-        self._filter = filter_zero_advantage
-        self._min_size = min_group_size
+    def __init__(self, policies: Policies, filters: Sequence[Filter], *, shuffle_seed: int | None = None) -> None:
+        """shuffle_seed None: rewards are not permuted."""
+        self._policies = policies
+        self._filters = tuple(filters)
         self._shuffle_seed = shuffle_seed
 
     def close(self, occurrence: Occurrence, result: GroupResult) -> list[Outcome]:
         """Return the occurrence's groups with what becomes of each; empty where no episode gave a trajectory."""
-        return [self._decide(group) for group in groups_of(occurrence, result, self._n_samples)]
+        model_ids = [policy.model_id for policy in self._policies.all]
+        return [self._decide(group) for group in groups_of(occurrence, result, model_ids)]
 
     def _decide(self, group: Group) -> Outcome:
         key = GroupKey(group.model_id, group.agent)
-        n = self._n_samples[group.model_id]
-        if len(group.rewards) < (self._min_size or min(2, n)):
+        if not group.trajectories:
             return Outcome(key, group, DropReason.INVALID)
-        if (self._steps[group.model_id].steps_of(sampled_versions(group)) < 0).any():
+        if (self._policies.get(group.model_id).steps.steps_of(group.versions) < 0).any():
             return Outcome(key, group, DropReason.LINEAGE)
         if self._shuffle_seed is not None:
             group = shuffle_rewards(group, self._shuffle_seed)
-        if self._filter and n > 1 and is_zero_advantage(group):
-            return Outcome(key, group, DropReason.ZERO_ADVANTAGE)
-        return Outcome(key, group)
-
-
-def is_zero_advantage(group: Group) -> bool:
-    """Are all rewards equal? Tested on rewards, not on a tiny standard deviation (LAW 9)."""
-    rewards = group.rewards
-    return bool((rewards == rewards[:1]).all())
+        return Outcome(key, group, next((f.reason for f in self._filters if f.objects(group)), None))
 
 
 def shuffle_rewards(group: Group, seed: int) -> Group:
@@ -173,7 +156,7 @@ class FailureStreak:
     def observe(self, episodes: Iterable[EpisodeResult]) -> WorkflowError | None:
         """Count finished samples; return the error that stops the run, once the streak is too long."""
         for episode in episodes:
-            if isinstance(episode, Failed) and episode.reason == CUT:
+            if isinstance(episode, Failed) and episode.reason in NOT_FAILED:
                 continue
             failure = _failure(episode)
             if failure is None:

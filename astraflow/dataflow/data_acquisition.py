@@ -15,20 +15,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
-import numpy as np
 
 from astraflow.core.data import Failed, Group
 from astraflow.core.data.trajectory import EpisodeResult, GroupResult, Row
 from astraflow.core.protocol import messages as m
+from astraflow.core.workflow.api.group import CUT
 from astraflow.dataflow.books import Books
-from astraflow.dataflow.curation import CUT, Curator, Occurrence, Outcome
-from astraflow.dataflow.data_serving import DataServing, group_length
+from astraflow.dataflow.curation import Curator, Occurrence, Outcome
+from astraflow.dataflow.curriculum import Curriculum
+from astraflow.dataflow.data_serving import DataServing
 from astraflow.dataflow.ledger import Curate, DropReason, Entry, Expire, Finish, Issue, Lease, LoseLeases, State
 from astraflow.dataflow.policies import Policies
+from astraflow.dataflow.prompts import visit_of
 from astraflow.dataflow.raas_link import Order
 from astraflow.dataflow.raas_pool import Instance, RaaSPool
 from astraflow.dataflow.routing import Affinity, fit, share_out
-from astraflow.dataflow.staleness import sampled_versions
 from astraflow.dataflow.statistics import RolloutStatistics
 from astraflow.dataflow.trajectory_log import TrajectoryLog
 from astraflow.errors import DataError
@@ -37,36 +38,6 @@ log = logging.getLogger(__name__)
 
 WORKFLOW_ID = "default"
 """The training workflow's id at every RaaS."""
-
-
-class DatasetCursor:
-    """An endless, seeded order over a dataset's rows; each epoch is its own permutation: a position is two numbers."""
-
-    def __init__(self, rows: int, seed: int) -> None:
-        if rows < 1:
-            raise DataError("the rollout dataset has no rows")
-        self.epoch = 0
-        self.position = 0
-        self._rows = rows
-        self._seed = seed
-        self._order = self._permutation()
-
-    def seek(self, issued: int) -> None:
-        """Continue after so many occurrences."""
-        self.epoch, self.position = divmod(issued, self._rows)
-        self._order = self._permutation()
-
-    def next(self) -> tuple[int, int]:
-        """(prompt_id, epoch) of the next occurrence."""
-        if self.position == self._rows:
-            self.epoch, self.position = self.epoch + 1, 0
-            self._order = self._permutation()
-        prompt_id = int(self._order[self.position])
-        self.position += 1
-        return prompt_id, self.epoch
-
-    def _permutation(self) -> np.ndarray:
-        return np.random.default_rng([self._seed, self.epoch]).permutation(self._rows)
 
 
 @dataclass(frozen=True)
@@ -87,7 +58,7 @@ class DataAcquisition:
     def __init__(
         self,
         rows: Sequence[Row],
-        seed: int,
+        curriculum: Curriculum,
         books: Books,
         pool: RaaSPool,
         policies: Policies,
@@ -97,14 +68,14 @@ class DataAcquisition:
         clock: Callable[[], float],
         session_key: str | None = None,
     ) -> None:
-        """rows: the rollout dataset. lease_s: seconds after which a lease without a result is lost.
+        """rows: by prompt_id, of all rollout datasets. lease_s: seconds until a lease without a result is lost.
 
         session_key: field of a row; rows with equal values go to the same RaaS, where it has room.
         """
         self.paused = False
         """No new work (an exclusive evaluation, draining)."""
-        self.cursor = DatasetCursor(len(rows), seed)
         self._rows = rows
+        self.cursor = curriculum
         self._books = books
         self._pool = pool
         self._policies = policies
@@ -192,7 +163,7 @@ class DataAcquisition:
 
     def _abandoned(self, group: Group) -> bool:
         steps = self._policies.get(group.model_id).steps
-        return bool(group.trajectories) and steps.abandoned(sampled_versions(group))
+        return bool(group.trajectories) and steps.abandoned(group.versions)
 
     # ---- back ------------------------------------------------------------------------------------------------------
 
@@ -256,7 +227,9 @@ class DataAcquisition:
         return outcomes, None if outcomes else DropReason.FAILED
 
     def _close(self, occurrence: Occurrence, key: str, outcomes: list[Outcome], drop: DropReason | None) -> None:
-        moves = self._books.record(Finish(occurrence.group_id, key, tuple(o.key for o in outcomes), drop))
+        visit = visit_of([outcome.group for outcome in outcomes]) if self.cursor.watches else None
+        moves = self._books.record(Finish(occurrence.group_id, key, tuple(o.key for o in outcomes), drop, visit))
+        self.cursor.visited(occurrence.prompt_id, occurrence.epoch, visit)
         group_ids = [moved.group_id for moved in moves if moved.after is State.DONE]
         for group_id, outcome in zip(group_ids, outcomes, strict=True):
             if outcome.drop is None and outcome.key.model_id in self._books.absent:
@@ -264,10 +237,12 @@ class DataAcquisition:
             group = _numbered(outcome.group, group_id)
             if outcome.drop is None:
                 self._books.keep(group)
-            self._books.record(Curate(group_id, outcome.drop, group_length(group) if group.trajectories else 0))
+            self._books.record(Curate(group_id, outcome.drop, group.length, group.samples))
             if outcome.drop is None:
                 self._flow.serving.add(group)
             else:
+                if outcome.drop is DropReason.STALE:
+                    self._flow.serving.count_stale(group)
                 self._flow.trajectories.dropped(group, outcome.drop)
 
 

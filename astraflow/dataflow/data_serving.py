@@ -3,17 +3,17 @@
     batch    waits for `changed`; unblocked by add (a group is ready), advance (a version was announced), fail
              its deadline is the caller's; who misses it is told what is lacking, and since when
 
-A batch is B groups of one model, oldest finished first, whose tokens are within the bound of the step that the asked
-version stands for. Until the next version acknowledges it, asking again returns the same batch.
+A batch is B groups of one model, in the order of its buffer, whose tokens are within the bound of the step that the
+asked version stands for; some of them may be replays. Until the next version acknowledges it, asking again returns the
+same batch.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -24,7 +24,9 @@ from astraflow.dataflow.books import Books
 from astraflow.dataflow.filling import Filling
 from astraflow.dataflow.ledger import Acknowledge, Drop, DropReason, Serve
 from astraflow.dataflow.policies import Policies, Policy
-from astraflow.dataflow.staleness import LengthDeciles, VersionSteps, mask_stale, sampled_versions
+from astraflow.dataflow.ready_buffer import ReadyBuffer
+from astraflow.dataflow.replays import ReplayPool, replay_count
+from astraflow.dataflow.staleness import LengthDeciles, VersionSteps, deciding_step, mask_stale
 from astraflow.dataflow.trajectory_log import TrajectoryLog
 from astraflow.dataflow.waiting import Pulse, Waits
 from astraflow.errors import AstraFlowError, CallerError, ConflictError
@@ -33,41 +35,24 @@ LONGEST_WAIT_S = 3600.0
 """Upper bound of the timeout that a caller may ask for."""
 
 
-class ReadyBuffer:
-    """One model's ready groups, first in first out, found by the step of the version that decides their age."""
+@dataclass(frozen=True)
+class ServingRules:
+    """What batches are made by."""
 
-    def __init__(self) -> None:
-        self._groups: OrderedDict[int, tuple[Group, int]] = OrderedDict()
-        self._by_step: dict[int, set[int]] = {}
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    @property
-    def groups(self) -> list[Group]:
-        """In order."""
-        return [group for group, _ in self._groups.values()]
-
-    def add(self, group: Group, step: int) -> None:
-        self._groups[group.group_id] = (group, step)
-        self._by_step.setdefault(step, set()).add(group.group_id)
-
-    def take(self, n: int) -> list[Group]:
-        """Remove and return the first n."""
-        return [self._remove(group_id) for group_id in list(islice(self._groups, n))]
-
-    def take_older(self, step: int) -> list[Group]:
-        """Remove and return the groups of steps before `step`."""
-        old = [group_id for s in sorted(self._by_step) if s < step for group_id in sorted(self._by_step[s])]
-        return [self._remove(group_id) for group_id in old]
-
-    def _remove(self, group_id: int) -> Group:
-        group, step = self._groups.pop(group_id)
-        same = self._by_step[step]
-        same.remove(group_id)
-        if not same:
-            del self._by_step[step]
-        return group
+    max_staleness: int
+    mask: bool = False
+    """Take old tokens out of the loss instead of dropping their group."""
+    keep_steps: int = 0
+    """So many steps can be taken back when a trainer is restored at an earlier one."""
+    in_samples: bool = False
+    """A batch takes groups until it has train_batch_size samples, however many groups that are."""
+    order: str = "fifo"
+    """Of the ready groups, see ready_buffer.ORDERS."""
+    max_groups: int | None = None
+    """Ready groups that a model keeps; None: all that admission lets in."""
+    replay_ratio: float = 0.0
+    replay_policy: str = "uniform"
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,6 +60,7 @@ class Served:
     """A batch that is not acknowledged."""
 
     groups: tuple[Group, ...]
+    """As they were sampled; the last of them may be replays."""
     reply: m.BatchReply
 
 
@@ -87,19 +73,13 @@ class DataServing:
         policies: Policies,
         trajectories: TrajectoryLog,
         waits: Waits,
+        rules: ServingRules,
         *,
-        max_staleness: int,
-        mask: bool,
-        keep_steps: int = 0,
         statistics: Callable[[], dict[str, float]],
-        lacking: Callable[[], str],
+        lacking: Callable[[str], str],
         spans: SpanLog | None = None,
     ) -> None:
-        """mask: take old tokens out of the loss instead of dropping their group. keep_steps: so many steps can be taken
-        back when a trainer is restored at an earlier one.
-
-        statistics: what goes with a batch besides the buffer's own. lacking: why groups may be slow to come.
-        """
+        """statistics: what goes with a batch besides the buffer's own. lacking: model → why groups are slow."""
         self.stale_deciles: Counter[int] = Counter()
         """Stale drops by length decile, 0 the shortest tenth."""
         self.masked_tokens = 0
@@ -109,14 +89,13 @@ class DataServing:
         self._policies = policies
         self._trajectories = trajectories
         self._waits = waits
-        self._max_staleness = max_staleness
-        self._mask = mask
-        self._keep_steps = keep_steps
+        self._rules = rules
         self._statistics = statistics
         self._lacking = lacking
         self._spans = spans or SpanLog(None, "dataflow")
         self._filling: dict[str, Filling] = {}
-        self._ready = {policy.model_id: ReadyBuffer() for policy in policies.all}
+        self._ready = {policy.model_id: self._new_buffer() for policy in policies.all}
+        self._replays = {policy.model_id: self._new_pool(policy.model_id) for policy in policies.all}
         self._served: dict[str, Served] = {}
         self._last_stats: dict[str, dict[str, float]] = {}
         self._lengths = LengthDeciles()
@@ -138,46 +117,71 @@ class DataServing:
         """The statistics of the newest batch; empty before the first."""
         return self._last_stats.get(model_id, {})
 
+    def waits(self, group: Group) -> bool:
+        """Does another group of this one's prompt wait for a batch?"""
+        return self._ready[group.model_id].holds(group)
+
     def add(self, group: Group) -> None:
         """Take a group that the ledger has as ready; one that is too old already is dropped at once."""
         policy = self._policies.get(group.model_id)
-        self._lengths.observe(group_length(group))
-        self._ready[group.model_id].add(group, self._deciding_step(group, policy))
+        self._lengths.observe(group.length)
+        evicted = self._ready[group.model_id].add(group, self._deciding_step(group, policy))
+        self._drop(evicted, DropReason.EVICTED)
         self._drop_stale(policy)
-        self._fills(policy).changed(self.ready(group.model_id))
+        self._fills(policy).changed(self._available(policy))
         self._changed.set()
 
     def advance(self, model_id: str) -> None:
         """A version was announced: what is too old for it goes, and its batch can be asked for."""
         policy = self._policies.get(model_id)
         self._drop_stale(policy)
-        self._fills(policy).changed(self.ready(model_id))
+        self._fills(policy).changed(self._available(policy))
         self._changed.set()
 
     def acknowledge(self, model_id: str, step: int) -> None:
         """The served batch was trained by `step`."""
+        policy = self._policies.get(model_id)
         served = self._served.pop(model_id, None)
+        replays = set(self._books.ledger.replays(model_id))
         self._books.record(Acknowledge(model_id, step))
-        self._books.settle(model_id, step - self._keep_steps)
+        self.settle(model_id, step - self._rules.keep_steps)
         for group in served.groups if served is not None else ():
-            self._trajectories.trained(group, step)
+            if group.group_id not in replays:
+                self._trajectories.trained(group, step)
+                self._replayable(group, policy)
+
+    def settle(self, model_id: str, step: int) -> None:
+        """What steps up to this one trained is never taken back. What may be replayed stays as long as it may."""
+        if self._rules.replay_ratio > 0:
+            step = min(step, self._policies.get(model_id).step - self._rules.max_staleness)
+        self._books.settle(model_id, step)
 
     def held(self, model_id: str) -> list[Group]:
-        """The groups of the batch that is not acknowledged, then the ready ones."""
+        """All that is in memory: the batch that is not acknowledged, the ready groups, those that may be replayed."""
         served = self._served.get(model_id)
-        return [*(served.groups if served is not None else ()), *self._ready[model_id].groups]
+        batch = served.groups if served is not None else ()
+        return [*batch, *self._ready[model_id].groups, *self._replays[model_id].groups]
 
-    def reload(self, model_id: str, ready: Iterable[Group], served: Sequence[Group] = ()) -> None:
-        """After a restart or a rewind, hold what the ledger has as ready and served, and nothing else."""
+    def reload(
+        self, model_id: str, ready: Iterable[Group], served: Sequence[Group] = (), trained: Iterable[Group] = ()
+    ) -> None:
+        """After a restart or a rewind, hold what the ledger has as ready, served (replays too) and trained."""
         policy = self._policies.get(model_id)
-        self._ready[model_id] = ReadyBuffer()
+        self._ready[model_id], self._replays[model_id] = self._new_buffer(), self._new_pool(model_id)
         self._served.pop(model_id, None)
+        for group in trained:
+            self._replayable(group, policy)
         for group in ready:
-            self._ready[model_id].add(group, self._deciding_step(group, policy))
+            evicted = self._ready[model_id].add(group, self._deciding_step(group, policy))
+            self._drop(evicted, DropReason.EVICTED)
         if served:
             self._served[model_id] = self._batched(list(served), policy, 0.0)
         self._drop_stale(policy)
         self._changed.set()
+
+    def count_stale(self, group: Group) -> None:
+        """A group was dropped as too old: by length decile, since staleness hits long episodes harder (LAW 26)."""
+        self.stale_deciles[self._lengths.decile(group.length)] += 1
 
     def fail(self, error: AstraFlowError) -> None:
         """The run is over: every trainer that asks is told why."""
@@ -218,51 +222,93 @@ class DataServing:
     def _serve(self, policy: Policy, started: float) -> Served | None:
         buffer = self._ready[policy.model_id]
         self._drop_stale(policy)
-        if len(buffer) < policy.batch_groups:
+        replays = self._picked(policy)
+        if self._lacks(policy, replays) > 0:
             return None
-        groups = buffer.take(policy.batch_groups)
-        self._fills(policy).served(len(buffer))
-        self._books.record(Serve(tuple(group.group_id for group in groups), policy.version))
+        if self._rules.in_samples:
+            groups = buffer.take_samples(self._needed(policy) - sum(group.samples for group in replays))
+        else:
+            groups = buffer.take(policy.batch_groups - len(replays))
+        self._fills(policy).served(self._available(policy))
+        kept_share = self._books.refill(policy.model_id).kept_share
+        ids = [tuple(group.group_id for group in part) for part in (groups, replays)]
+        self._books.record(Serve(ids[0], policy.version, ids[1]))
         waited = asyncio.get_running_loop().time() - started
-        served = self._served[policy.model_id] = self._batched(groups, policy, waited)
+        served = self._served[policy.model_id] = self._batched([*groups, *replays], policy, waited, kept_share)
         self._books.batched(policy.model_id, policy.version, served.reply.batch)
         return served
 
-    def _batched(self, groups: list[Group], policy: Policy, waited: float) -> Served:
-        if self._mask:
-            groups = [self._masked(group, policy) for group in groups]
-        batch = Batch.of(groups).check()
+    def _batched(self, groups: list[Group], policy: Policy, waited: float, kept_share: float = 1.0) -> Served:
+        trained = [self._masked(group, policy) for group in groups] if self._rules.mask else groups
+        batch = Batch.of(trained).check()
         stats = {
             **self._statistics(),
             **self._buffer_stats(batch, policy),
+            "buffer/kept_share": kept_share,
             "timeperf/batch_wait_s": waited,
         }
         self._last_stats[policy.model_id] = stats
         return Served(tuple(groups), m.BatchReply(batch=batch, buffer_stats=stats))
 
+    def _new_buffer(self) -> ReadyBuffer:
+        return ReadyBuffer(self._rules.order, self._rules.max_groups)
+
+    def _new_pool(self, model_id: str) -> ReplayPool:
+        return ReplayPool(model_id, self._rules.replay_policy, self._rules.seed)
+
+    def _replayable(self, group: Group, policy: Policy) -> None:
+        """A trained group may train again, where replays are configured."""
+        if self._rules.replay_ratio > 0:
+            self._replays[policy.model_id].add(group, self._deciding_step(group, policy))
+
+    def _picked(self, policy: Policy) -> list[Group]:
+        """The trained groups that the next batch holds again."""
+        places = replay_count(policy.batch_groups, self._rules.replay_ratio)
+        return self._replays[policy.model_id].pick(places, policy.version) if places else []
+
+    def _needed(self, policy: Policy) -> int:
+        """Groups, or samples, of a batch."""
+        return policy.batch_groups * (policy.n_samples if self._rules.in_samples else 1)
+
+    def _available(self, policy: Policy, replays: Sequence[Group] | None = None) -> int:
+        """Groups, or samples, that are there for the next batch."""
+        buffer = self._ready[policy.model_id]
+        again = self._picked(policy) if replays is None else replays
+        if self._rules.in_samples:
+            return buffer.samples + sum(group.samples for group in again)
+        return len(buffer) + len(again)
+
+    def _lacks(self, policy: Policy, replays: Sequence[Group]) -> int:
+        """What is missing for the next batch; a group that was never trained is, in any case."""
+        missing = self._needed(policy) - self._available(policy, replays)
+        return max(missing, 1) if not self.ready(policy.model_id) else missing
+
     def _deciding_step(self, group: Group, policy: Policy) -> int:
-        """The step whose age decides whether a group is dropped: of its oldest token, or its newest under `mask`."""
-        steps = policy.steps.steps_of(sampled_versions(group))
-        return int(steps.max() if self._mask else steps.min())
+        return deciding_step(group, policy.steps, mask=self._rules.mask)
 
     def _fills(self, policy: Policy) -> Filling:
         """The model's clock; it starts when its trainer has said how large a batch is."""
         if policy.model_id not in self._filling:
-            self._filling[policy.model_id] = Filling(self._spans, policy.model_id, policy.batch_groups)
+            self._filling[policy.model_id] = Filling(self._spans, policy.model_id, self._needed(policy))
         return self._filling[policy.model_id]
 
     def _drop_stale(self, policy: Policy) -> None:
-        old = self._ready[policy.model_id].take_older(policy.step - self._max_staleness)
-        if not old:
-            return
-        self._books.record(Drop(tuple(group.group_id for group in old), DropReason.STALE))
+        oldest = policy.step - self._rules.max_staleness
+        self._replays[policy.model_id].expire(oldest)
+        old = self._ready[policy.model_id].take_older(oldest)
+        self._drop(old, DropReason.STALE)
         for group in old:
-            self.stale_deciles[self._lengths.decile(group_length(group))] += 1
-            self._trajectories.dropped(group, DropReason.STALE)
+            self.count_stale(group)
+
+    def _drop(self, groups: Sequence[Group], reason: DropReason) -> None:
+        if groups:
+            self._books.record(Drop(tuple(group.group_id for group in groups), reason))
+        for group in groups:
+            self._trajectories.dropped(group, reason)
 
     def _masked(self, group: Group, policy: Policy) -> Group:
         before = sum(t.sampled for t in group.trajectories)
-        masked = mask_stale(group, policy.steps, policy.step - self._max_staleness)
+        masked = mask_stale(group, policy.steps, policy.step - self._rules.max_staleness)
         # a group without any token in the bound was dropped, not taken
         assert masked is not None
         self.masked_tokens += before - sum(t.sampled for t in masked.trajectories)
@@ -274,7 +320,8 @@ class DataServing:
         self._two_versions += two
         return {
             "buffer/ready": float(self.ready(policy.model_id)),
-            "buffer/groups": float(policy.batch_groups),
+            "buffer/groups": float(len(np.unique(batch.group_id))),
+            "buffer/replayed": float(len(self._books.ledger.replays(policy.model_id))),
             "buffer/trajectories": float(len(batch.lengths)),
             "buffer/tokens": float(len(batch.input_ids)),
             "buffer/sampled_tokens": float(len(ages)),
@@ -290,8 +337,9 @@ class DataServing:
     def _waits_on(self, policy: Policy, version: int) -> str:
         if version > policy.version:
             return f"version {version} of '{policy.model_id}' to be announced; {policy.version} is current"
-        have, need = self.ready(policy.model_id), policy.batch_groups
-        return f"{need - have} more groups ({have} of {need} ready); {self._lacking()}"
+        have, need = self._available(policy), self._needed(policy)
+        what = "samples" if self._rules.in_samples else "groups"
+        return f"{max(1, need - have)} more {what} ({have} of {need} ready); {self._lacking(policy.model_id)}"
 
 
 def token_ages(batch: Batch, steps: VersionSteps, step: int) -> np.ndarray:
@@ -307,8 +355,3 @@ def trajectories_with_two_versions(batch: Batch) -> int:
     highest = np.maximum.reduceat(np.where(sampled, batch.versions, -1), starts)
     lowest = np.minimum.reduceat(np.where(sampled, batch.versions, np.iinfo(np.int32).max), starts)
     return int((lowest < highest).sum())
-
-
-def group_length(group: Group) -> int:
-    """Sampled tokens of a group's longest trajectory."""
-    return max(t.sampled for t in group.trajectories)

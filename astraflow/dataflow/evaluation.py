@@ -1,8 +1,9 @@
 """Evaluation rounds: datasets scored at a pinned version.
 
-A round holds its versions: while it runs, RaaS pull these and no newer ones, and a sample with a token of another
-version is sampled again. `EvalRound` is plain state; `Evaluation` is the shell that the dispatch loop
-and the links call.
+A round holds its versions: while it runs, the RaaS that score them pull these and no newer ones, and a sample with a
+token of another version is sampled again. In an exclusive round these are all RaaS and nothing new is issued; in a
+concurrent one they are a share of the pool and the others go on. What was in flight before ends as it would have.
+`EvalRound` is plain state; `Evaluation` is the shell that the dispatch loop and the links call.
 
     run      waits for `changed`, unblocked by results; its deadline is eval.timeout_s
     assign   called by the dispatch loop: tasks for instances that serve the pinned versions
@@ -19,25 +20,23 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from astraflow.core.data import Failed, Trajectory, Value
+from astraflow.core.data import Failed, Trajectory
 from astraflow.core.data.trajectory import EpisodeResult, GroupResult, Row
 from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import messages as m
+from astraflow.dataflow.eval_log import EvalLog
 from astraflow.dataflow.policies import Published
 from astraflow.dataflow.raas_link import Order
-from astraflow.dataflow.raas_pool import RaaSPool
+from astraflow.dataflow.raas_pool import Health, Instance, RaaSPool
 from astraflow.dataflow.routing import share_out
 from astraflow.dataflow.scores import PromptScores, score_dataset
 from astraflow.dataflow.waiting import Pulse, Waits
-from astraflow.errors import AstraFlowError, DataError
+from astraflow.errors import AstraFlowError, ConflictError, DataError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 FIRST_GROUP_ID = 1 << 40
 """Evaluation's group ids start here: sample ids stay unique in the run."""
-
-CONCURRENT_SHARE = 0.5
-"""Part of each instance that a concurrent round may take."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,8 @@ class EvalSet:
     """Occurrences of a row."""
     greedy: bool = True
     """Also one greedy sample a row."""
+    k: int | None = None
+    """Of pass@k; None: all samples of a row."""
 
 
 @dataclass(frozen=True)
@@ -124,22 +125,26 @@ class EvalRound:
         self._pending.extendleft(task.again() for task in reversed(lost))
         return len(lost)
 
-    def finish(self, owner: str, task_id: str, result: GroupResult | None) -> bool:
+    def finish(self, owner: str, task_id: str, result: GroupResult | None, log: EvalLog | None = None) -> bool:
         """Score a leased task; False, and nothing scored, for somebody else's or a second result."""
         task = self._leased.get(owner, {}).pop(task_id, None)
         if task is None:
             return False
         if result is not None and not self._pinned(result):
-            log.warning("evaluation task %s was sampled by another version: it is sampled again", task_id)
+            logger.warning("evaluation task %s was sampled by another version: it is sampled again", task_id)
             self._pending.append(task.again())
             return True
         self.done += 1
         self._score(self._scores[task.dataset][task.row], task, result)
+        if log is not None and result is not None:
+            log.scored(task.dataset, task.row, str(task.task.data["task_id"]), task.greedy, result.episodes)
         return True
 
     def results(self, seed: int) -> m.EvalResults:
         """Scores of all datasets; the overall figures are means over datasets."""
-        datasets = {s.name: score_dataset(self._scores[s.name], s.n_samples * s.repeat, seed) for s in self._sets}
+        datasets = {
+            s.name: score_dataset(self._scores[s.name], s.k or s.n_samples * s.repeat, seed) for s in self._sets
+        }
         return m.EvalResults(
             datasets=datasets,
             overall_avg_at_k=float(np.mean([d.avg_at_k for d in datasets.values()])),
@@ -155,7 +160,8 @@ class EvalRound:
         )
 
     def _score(self, scores: PromptScores, task: EvalTask, result: GroupResult | None) -> None:
-        rewards = [_reward(episode) for episode in (result.episodes if result is not None else ())]
+        episodes = result.episodes if result is not None else ()
+        rewards = [None if isinstance(episode, Failed) else episode.outcome for episode in episodes]
         if task.greedy:
             scores.greedy = (rewards[0] if rewards else None) or 0.0
             return
@@ -186,12 +192,6 @@ def _trajectories(episodes: Iterable[EpisodeResult]) -> Iterable[Trajectory]:
             yield from episode.trajectories
 
 
-def _reward(episode: EpisodeResult) -> float | None:
-    """The episode's reward: that of its last trajectory that has one."""
-    values = [t.reward.value for t in _trajectories([episode]) if isinstance(t.reward, Value)]
-    return values[-1] if values else None
-
-
 class Evaluation:
     """Runs rounds, one at a time. `observe` sees all finished episodes (LAW 27); `cancel` stops what a deadline cut."""
 
@@ -203,6 +203,8 @@ class Evaluation:
         *,
         exclusive: bool,
         timeout_s: float,
+        share: float = 0.5,
+        log: EvalLog | None = None,
         seed: int,
         wake: asyncio.Event,
         versions_changed: Callable[[], None],
@@ -211,12 +213,16 @@ class Evaluation:
         spans: SpanLog | None = None,
         first_group_id: int = FIRST_GROUP_ID,
     ) -> None:
+        """share: of the pool's places that a concurrent round may take. log: where samples are kept."""
         self.exclusive = exclusive
         self.last: m.EvalResults | None = None
         self._sets = sets
         self._pool = pool
         self._waits = waits
         self._timeout_s = timeout_s
+        self._share = share
+        self._log = log or EvalLog(None, 0)
+        self._pins: list[Published] = []
         self._seed = seed
         self._wake = wake
         self._versions_changed = versions_changed
@@ -255,14 +261,17 @@ class Evaluation:
             self._rounds += 1
             self._round = EvalRound(self._rounds, numbers, self._sets, self._next_group_id)
             self._next_group_id += self._round.total
-            self._pool.versions.pin(versions)
+            self._pins = list(versions)
+            self._pool.versions.pin(versions, None if self.exclusive else self._chosen())
             self._versions_changed()
             self._wake.set()
             try:
                 with self._spans.span("evaluate", version=max(numbers.values()), tasks=self._round.total):
                     await self._waits.until(who, self._waits_on, self._timeout_s, self._finished(self._round))
+                await asyncio.to_thread(self._log.collect(max(numbers.values())))
                 self.last = self._round.results(self._seed)
             finally:
+                self._log.clear()
                 self._close(self._round)
             return self.last
 
@@ -274,18 +283,21 @@ class Evaluation:
     def abort(self, error: AstraFlowError) -> None:
         """The running round's versions cannot be pulled any more: whoever waits for it is told."""
         if self._round is not None:
-            self._round.error = error
-            self._changed.set()
+            self._fail(self._round, error)
 
     def assign(self) -> list[Order]:
         """Tasks for instances that serve the pinned versions, by free room."""
         r = self._round
         if r is None:
             return []
+        if not self.exclusive:
+            self._choose_again(r)
+        holders = self._pool.versions.holders
         room = {
             i.key: self._room(i.available, i.max_concurrency, len(r.leased(i.key)))
             for i in self._pool.serving
-            if all(i.verified[model_id].version == version for model_id, version in r.versions.items())
+            if (holders is None or i.key in holders)
+            and all(i.verified[model_id].version == version for model_id, version in r.versions.items())
         }
         sizes = {i.key: i.max_concurrency for i in self._pool.serving}
         orders = []
@@ -305,7 +317,7 @@ class Evaluation:
             return
         for item in items:
             result = _checked(item)
-            if r.finish(key, item.task_id, result):
+            if r.finish(key, item.task_id, result, self._log):
                 self._pool.release(key, 1)
                 if result is not None:
                     self._observe(result.episodes)
@@ -324,9 +336,51 @@ class Evaluation:
         return self._round is not None and bool(self._round.leased(key))
 
     def _room(self, available: int, max_concurrency: int, leased: int) -> int:
-        if self.exclusive:
+        if self.exclusive or len(self._pool.live) > 1:
             return available
-        return min(available, max(1, int(max_concurrency * CONCURRENT_SHARE)) - leased)
+        return min(available, max(1, int(max_concurrency * self._share)) - leased)
+
+    def _chosen(self) -> frozenset[str]:
+        """Who scores a concurrent round: of those that can still have its versions, a share of all places.
+
+        One of several is left to training.
+        """
+        live = self._pool.live
+        able = [
+            i
+            for i in live
+            if i.health is not Health.DRAINING
+            and all(p.model_id not in i.verified or i.verified[p.model_id].version <= p.version for p in self._pins)
+        ]
+        places = self._share * sum(i.max_concurrency for i in live)
+        chosen: set[str] = set()
+        taken = 0
+        # who serves the versions already first, then the largest
+        for i in sorted(able, key=lambda i: (not self._serves(i), -i.max_concurrency, i.key)):
+            if chosen and (taken + i.max_concurrency > places or len(chosen) + 1 == len(live)):
+                break
+            chosen.add(i.key)
+            taken += i.max_concurrency
+        return frozenset(chosen)
+
+    def _serves(self, instance: Instance) -> bool:
+        return all(instance.verified.get(p.model_id) == p for p in self._pins)
+
+    def _choose_again(self, r: EvalRound) -> None:
+        """Where nobody that was chosen lives any more, others score the rest, if they can have its versions."""
+        holders = self._pool.versions.holders or frozenset()
+        if any(i.key in holders for i in self._pool.live):
+            return
+        chosen = self._chosen()
+        if holders and not chosen:
+            self._fail(r, ConflictError("every RaaS that could score the evaluation's version is gone"))
+        elif chosen:
+            self._pool.versions.pin(self._pins, chosen)
+            self._versions_changed()
+
+    def _fail(self, r: EvalRound, error: AstraFlowError) -> None:
+        r.error = error
+        self._changed.set()
 
     async def _finished(self, r: EvalRound) -> None:
         while not r.finished:
@@ -357,5 +411,5 @@ def _checked(item: m.PulledItem) -> GroupResult | None:
     try:
         return item.result.check() if item.result is not None else None
     except DataError as error:
-        log.error("evaluation task %s: %s; its samples count as wrong", item.task_id, error)
+        logger.error("evaluation task %s: %s; its samples count as wrong", item.task_id, error)
         return None

@@ -13,6 +13,9 @@ moment (LAW 30):
 
     issued = trained + dropped by reason + in flight
 
+A batch may hold groups again that earlier steps trained, on purpose (Serve.replayed). That changes the state of none
+and is counted apart.
+
 Relied on by admission (credit follows `Moved`), by serving (idempotent batches) and by the pool (a dead instance's
 leases). No IO and no clock: `handle(event)` returns what moved, so a durable store needs only to write events and to
 read them back in order. Trajectories are never in it.
@@ -23,7 +26,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from itertools import islice
-from typing import assert_never
+from typing import Any, assert_never
 
 from astraflow.dataflow.ledger_entries import Counters, Entry, LedgerSnapshot
 from astraflow.dataflow.ledger_events import (
@@ -46,13 +49,14 @@ from astraflow.dataflow.ledger_events import (
     Serve,
     Settle,
     State,
+    Visit,
 )
 from astraflow.errors import InvariantError
 
 __all__ = [
     "ACCEPTED", "RUNNING", "Acknowledge", "Counters", "Curate", "Drop", "DropReason", "Entry", "Event", "Expire",
     "Finish", "GroupKey", "Issue", "Lease", "Ledger", "LedgerSnapshot", "LoseLeases", "Moved", "Requeue", "Rewind",
-    "Serve", "Settle", "State",
+    "Serve", "Settle", "State", "Visit",
 ]  # fmt: skip
 
 
@@ -69,6 +73,9 @@ class Ledger:
         self._served: dict[str, list[int]] = {}
         # model → step → what it trained, as long as that can be taken back
         self._retained: dict[str, dict[int, list[Entry]]] = {}
+        # model → replays in the batch that waits; model → step → how many it trained, as long as it can be taken back
+        self._replays: dict[str, list[int]] = {}
+        self._replayed_at: dict[str, dict[int, int]] = {}
 
     @classmethod
     def restored(cls, snapshot: LedgerSnapshot) -> Ledger:
@@ -81,12 +88,13 @@ class Ledger:
                 ledger._leased.setdefault(entry.owner, set()).add(entry.group_id)
         ledger._served = dict(snapshot.served)
         ledger._retained = snapshot.retained
+        ledger._replays, ledger._replayed_at = dict(snapshot.replays), snapshot.replayed_at
         c = ledger.counters
         c.trained, c.dropped = snapshot.trained, Counter(snapshot.dropped)
         c.states = Counter(entry.state for entry in snapshot.entries)
         c.issued = c.trained + c.dropped.total() + len(snapshot.entries)
-        c.orphans, c.lost_leases, c.rewound, c.asked = (
-            snapshot.orphans, snapshot.lost_leases, snapshot.rewound, snapshot.asked,
+        c.orphans, c.lost_leases, c.rewound, c.asked, c.replayed = (
+            snapshot.orphans, snapshot.lost_leases, snapshot.rewound, snapshot.asked, snapshot.replayed,
         )  # fmt: skip
         return ledger
 
@@ -105,6 +113,9 @@ class Ledger:
             queue=list(self._queue),
             served=self._served,
             retained=self._retained,
+            replays=self._replays,
+            replayed_at=self._replayed_at,
+            replayed=c.replayed,
         )
 
     def handle(self, event: Event) -> list[Moved]:
@@ -130,7 +141,10 @@ class Ledger:
                 return self._finish(event)
             case Curate():
                 self._expect((event.group_id,), State.DONE)
-                return [self._drop(event.group_id, event.drop) if event.drop else self._ready(event.group_id)]
+                if event.drop:
+                    return [self._drop(event.group_id, event.drop)]
+                self._entries[event.group_id].samples = event.samples
+                return [self._ready(event.group_id)]
             case Drop():
                 self._expect(event.group_ids, State.READY)
                 return [self._drop(group_id, event.reason) for group_id in event.group_ids]
@@ -143,9 +157,7 @@ class Ledger:
             case Requeue():
                 return self._again(event)
             case Settle():
-                steps = self._retained.get(event.model_id, {})
-                for step in [step for step in steps if step <= event.step]:
-                    del steps[step]
+                self._settle(event)
                 return []
             case _:
                 assert_never(event)
@@ -167,11 +179,21 @@ class Ledger:
         """The groups of the batch that waits for acknowledgement, in order."""
         return list(self._served.get(model_id, ()))
 
+    def replays(self, model_id: str) -> list[int]:
+        """The groups of the batch that waits for acknowledgement which earlier steps trained, in order."""
+        return list(self._replays.get(model_id, ()))
+
     def trained(self, model_id: str, after: int = -1, up_to: int | None = None) -> list[int]:
         """Groups that steps after `after`, up to `up_to`, trained and that are not settled, in order."""
         steps = self._retained.get(model_id, {})
         chosen = [step for step in sorted(steps) if after < step and (up_to is None or step <= up_to)]
         return [entry.group_id for step in chosen for entry in steps[step]]
+
+    def held_samples(self, model_id: str, n: int) -> int:
+        """Samples, n of a whole group, of a model's groups that are done, ready or served, replays included."""
+        mine = [e for e in self._entries.values() if e.key is not None and e.key.model_id == model_id]
+        again, trained = self.replays(model_id), self._samples_of(model_id)
+        return sum(e.samples or n for e in mine) + sum(trained[group_id] or n for group_id in again)
 
     @property
     def kept(self) -> set[int]:
@@ -204,6 +226,9 @@ class Ledger:
             == {(g, e.owner) for g, e in self._entries.items() if e.state is State.LEASED},
             "served": sorted(g for served in self._served.values() for g in served)
             == sorted(g for g, e in self._entries.items() if e.state is State.SERVED),
+            "replays were trained": all(
+                set(replays) <= set(self.trained(model_id)) for model_id, replays in self._replays.items()
+            ),
             "nothing is both in flight and trained": not any(
                 e.group_id in self._entries for steps in self._retained.values() for t in steps.values() for e in t
             ),
@@ -300,30 +325,48 @@ class Ledger:
         self.counters.states[entry.state] -= 1
         self.counters.dropped[reason] += 1
         model_id = entry.key.model_id if entry.key else ""
-        return Moved(group_id, entry.state, State.DROPPED, model_id, owner, reason)
+        return Moved(group_id, entry.state, State.DROPPED, model_id, owner, reason, entry.samples)
 
     def _serve(self, event: Serve) -> list[Moved]:
         self._expect(event.group_ids, State.READY)
         models = {self._model_of(group_id) for group_id in event.group_ids}
         if len(models) != 1 or models & self._served.keys():
             raise InvariantError(f"version {event.version}: a batch of {sorted(models)} while one is not acknowledged")
-        self._served[models.pop()] = list(event.group_ids)
+        model_id = models.pop()
+        if event.replayed and not self._may_replay(model_id, event.replayed):
+            raise InvariantError(f"version {event.version}: {event.replayed} cannot be replayed for {model_id}")
+        self._served[model_id] = list(event.group_ids)
         moved = []
         for group_id in event.group_ids:
             self._entries[group_id].version = event.version
             moved.append(self._move(self._entries[group_id], State.SERVED))
-        return moved
+        if event.replayed:
+            self._replays[model_id] = list(event.replayed)
+        samples = self._samples_of(model_id) if event.replayed else {}
+        return [*moved, *(Moved(g, None, State.SERVED, model_id, samples=samples[g]) for g in event.replayed)]
+
+    def _samples_of(self, model_id: str) -> dict[int, int]:
+        """Trained, not settled group → its samples."""
+        return {e.group_id: e.samples for entries in self._retained.get(model_id, {}).values() for e in entries}
+
+    def _may_replay(self, model_id: str, group_ids: tuple[int, ...]) -> bool:
+        return len(set(group_ids)) == len(group_ids) and set(group_ids) <= set(self.trained(model_id))
 
     def _acknowledge(self, event: Acknowledge) -> list[Moved]:
         group_ids = self._served.pop(event.model_id, [])
+        replays = self._replays.pop(event.model_id, [])
         entries = [self._entries.pop(group_id) for group_id in group_ids]
         if event.step >= 0 and entries:
             self._retained.setdefault(event.model_id, {})[event.step] = entries
+        if event.step >= 0 and replays:
+            self._replayed_at.setdefault(event.model_id, {})[event.step] = len(replays)
         for entry in entries:
             entry.state = State.TRAINED
         self.counters.states[State.SERVED] -= len(group_ids)
         self.counters.trained += len(group_ids)
-        return [Moved(group_id, State.SERVED, State.TRAINED, event.model_id) for group_id in group_ids]
+        self.counters.replayed += len(replays)
+        # a replay's place stays as it is: SERVED and TRAINED count alike
+        return [Moved(e.group_id, State.SERVED, State.TRAINED, event.model_id, samples=e.samples) for e in entries]
 
     def _rewind(self, event: Rewind) -> list[Moved]:
         steps = self._retained.get(event.model_id, {})
@@ -333,7 +376,18 @@ class Ledger:
         self.counters.states[State.TRAINED] += len(trained)
         self._entries.update((entry.group_id, entry) for entry in trained)
         served = self._served.pop(event.model_id, [])
+        self._replays.pop(event.model_id, None)
+        replayed = self._replayed_at.get(event.model_id, {})
+        self.counters.replayed -= sum(replayed.pop(step) for step in [step for step in replayed if step > event.step])
         return [self._ready(group_id) for group_id in (*(entry.group_id for entry in trained), *served)]
+
+    def _settle(self, event: Settle) -> None:
+        if set(self._replays.get(event.model_id, ())) & set(self.trained(event.model_id, up_to=event.step)):
+            raise InvariantError(f"step {event.step} of {event.model_id} cannot be settled: the batch replays it")
+        for kept in (self._retained, self._replayed_at):
+            steps: dict[int, Any] = kept.get(event.model_id, {})
+            for step in [step for step in steps if step <= event.step]:
+                del steps[step]
 
     def _again(self, event: Requeue) -> list[Moved]:
         self._expect(event.group_ids, State.DONE, State.READY)
@@ -341,12 +395,12 @@ class Ledger:
         for group_id in event.group_ids:
             entry = self._entries[group_id]
             assert entry.key is not None
-            moved.append(Moved(group_id, entry.state, None, entry.key.model_id))
+            moved.append(Moved(group_id, entry.state, None, entry.key.model_id, samples=entry.samples))
             self.counters.states[entry.state] -= 1
             self.counters.states[State.QUEUED] += 1
             # the occurrence's other groups, where it had any, go their own way: it runs for this one alone
             entry.only = entry.key if entry.shared else None
-            entry.state, entry.key = State.QUEUED, None
+            entry.state, entry.key, entry.samples = State.QUEUED, None, 0
             moved.append(Moved(group_id, None, State.QUEUED))
         self._to_head(event.group_ids)
         return moved
@@ -355,7 +409,8 @@ class Ledger:
         before, entry.state = entry.state, after
         self.counters.states[before] -= 1
         self.counters.states[after] += 1
-        return Moved(entry.group_id, before, after, entry.key.model_id if entry.key else "", owner)
+        model_id = entry.key.model_id if entry.key else ""
+        return Moved(entry.group_id, before, after, model_id, owner, samples=entry.samples)
 
     def _model_of(self, group_id: int) -> str:
         key = self._entries[group_id].key

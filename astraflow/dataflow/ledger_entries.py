@@ -27,6 +27,8 @@ class Entry(msgspec.Struct):
     """The version whose batch it was served in."""
     shared: bool = False
     """Its occurrence gave other groups too."""
+    samples: int = 0
+    """From `ready` on; 0: all that were asked for."""
     only: GroupKey | None = None
     """Where set, the occurrence runs again for this group alone."""
 
@@ -49,6 +51,8 @@ class Counters:
     """Groups that were trained in a lineage which was left behind."""
     asked: int = 0
     """Occurrences issued: where the dataset's cursor is."""
+    replayed: int = 0
+    """Places of trained batches, in the surviving lineage, that groups took again on purpose."""
 
     @property
     def in_flight(self) -> int:
@@ -69,3 +73,6 @@ class LedgerSnapshot(msgspec.Struct, frozen=True):
     queue: list[int]
     served: dict[str, list[int]]
     retained: dict[str, dict[int, list[Entry]]]
+    replays: dict[str, list[int]] = {}
+    replayed_at: dict[str, dict[int, int]] = {}
+    replayed: int = 0

@@ -51,6 +51,12 @@ class DropReason(StrEnum):
     """No episode gave a trajectory."""
     ABSENT = "absent"
     """Its policy's trainer is gone, and others go on."""
+    LENGTH = "length"
+    """Its longest trajectory is shorter or longer than `buffer.length` lets pass."""
+    DUPLICATE = "duplicate"
+    """Another group of the same prompt waits for a batch."""
+    EVICTED = "evicted"
+    """It was next when the full buffer (`buffer.max_groups`) took one more."""
 
 
 class GroupKey(msgspec.Struct, frozen=True):
@@ -89,6 +95,15 @@ class Expire(msgspec.Struct, frozen=True, tag=True):
     now: float
 
 
+class Visit(msgspec.Struct, frozen=True):
+    """How a rollout of a prompt went: what prompts are chosen by later."""
+
+    success: float
+    """Share of right samples, 0 to 1."""
+    equal: bool
+    """All rewards are equal."""
+
+
 class Finish(msgspec.Struct, frozen=True, tag=True):
     """A leased occurrence ended at its owner, as these groups. Ignored, and counted, from anybody else."""
 
@@ -97,6 +112,8 @@ class Finish(msgspec.Struct, frozen=True, tag=True):
     groups: tuple[GroupKey, ...]
     drop: DropReason | None = None
     """The reason where `groups` is empty."""
+    visit: Visit | None = None
+    """Nothing in the ledger depends on it; None where no sample has a reward."""
 
 
 class Curate(msgspec.Struct, frozen=True, tag=True):
@@ -106,6 +123,8 @@ class Curate(msgspec.Struct, frozen=True, tag=True):
     drop: DropReason | None = None
     length: int = 0
     """Sampled tokens of its longest trajectory: nothing depends on it, the audit shows who was lost by it."""
+    samples: int = 0
+    """Samples that it has; 0: all that were asked for."""
 
 
 class Drop(msgspec.Struct, frozen=True, tag=True):
@@ -120,6 +139,8 @@ class Serve(msgspec.Struct, frozen=True, tag=True):
 
     group_ids: tuple[int, ...]
     version: int
+    replayed: tuple[int, ...] = ()
+    """Groups trained by earlier steps, not settled, that are in it again on purpose: counted apart."""
 
 
 class Acknowledge(msgspec.Struct, frozen=True, tag=True):
@@ -155,7 +176,10 @@ Event = Issue | Lease | LoseLeases | Expire | Finish | Curate | Drop | Serve | A
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One thing changed its state. An occurrence ends (after None) where its groups begin (before None)."""
+    """One thing changed its state. An occurrence ends (after None) where its groups begin (before None).
+
+    A replay begins as served: it takes a place of its batch, which admission counts, and changes no state.
+    """
 
     group_id: int
     before: State | None
@@ -165,3 +189,5 @@ class Moved:
     owner: str = ""
     """Whose lease began or ended with this move."""
     reason: DropReason | None = None
+    samples: int = 0
+    """What its group has, from `ready` on; 0: all that were asked for."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
 from astraflow.core.data import Group, decode, encode
 from astraflow.dataflow.config import DataflowSettings
+from astraflow.dataflow.curriculum import Curriculum
 from astraflow.dataflow.evaluation import FIRST_GROUP_ID
 from astraflow.dataflow.ledger import Ledger
 from astraflow.dataflow.policies import Policies, Published
@@ -30,7 +32,8 @@ REGISTRATIONS = 1 << 20
 class Origin(msgspec.Struct, frozen=True):
     """What a ledger's numbers mean: it continues only with the same."""
 
-    rows: int
+    rows: dict[str, int]
+    """Of each dataset."""
     seed: int
 
 
@@ -63,11 +66,11 @@ class Past:
     store: LedgerStore | None = None
 
     @classmethod
-    def of(cls, store: LedgerStore | None, settings: DataflowSettings, rows: int) -> Past:
+    def of(cls, store: LedgerStore | None, settings: DataflowSettings, rows: Mapping[str, int]) -> Past:
         """Read what is there, and note that another process has begun. ConfigError for another dataset or seed."""
         if store is None:
             return cls()
-        origin, before = Origin(rows, settings.experiment.seed), store.var("origin")
+        origin, before = Origin(dict(rows), settings.experiment.seed), store.var("origin")
         if before is not None and decode(before, Origin) != origin:
             raise ConfigError(
                 f"the ledger in {settings.run_dir} was begun with {decode(before, Origin)}, not {origin}: "
@@ -96,9 +99,9 @@ class Past:
             log.error("group %d is lost: %s", group_id, error)
             return None
 
-    def replay(self, policies: Policies) -> Ledger:
-        """Put policies back and let go of trajectories that nobody needs; returns the ledger."""
-        ledger = replay(self.loaded, policies, self.published)
+    def replay(self, policies: Policies, curriculum: Curriculum) -> Ledger:
+        """Put policies and curriculum back and let go of trajectories that nobody needs; returns the ledger."""
+        ledger = replay(self.loaded, policies, self.published, curriculum)
         if self.store is not None:
             for owner in ledger.owners:
                 value = self.store.var(seat_name(owner.rpartition("#")[0]))

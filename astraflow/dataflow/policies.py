@@ -37,6 +37,7 @@ class PublishedVersions:
     def __init__(self, model_ids: Iterable[str]) -> None:
         self._by_model: dict[str, dict[int, Published]] = {model_id: {} for model_id in model_ids}
         self._pinned: dict[str, Published] = {}
+        self._holders: frozenset[str] | None = None
 
     def publish(self, published: Published) -> None:
         """A version is current."""
@@ -53,16 +54,23 @@ class PublishedVersions:
         versions = self._by_model[model_id]
         return versions[max(versions)] if versions else None
 
-    def wanted(self, model_id: str) -> Published | None:
-        """The version to pull: the pinned one, else the newest."""
-        return self._pinned.get(model_id) or self.newest(model_id)
+    def wanted(self, model_id: str, key: str) -> Published | None:
+        """The version that an instance is to pull: the pinned one where it holds that, else the newest."""
+        pinned = self._pinned.get(model_id) if self._holders is None or key in self._holders else None
+        return pinned or self.newest(model_id)
 
-    def pin(self, versions: Iterable[Published]) -> None:
-        """Until `unpin`, these versions are wanted and no newer ones (evaluation)."""
+    def pin(self, versions: Iterable[Published], holders: Iterable[str] | None = None) -> None:
+        """Until `unpin`, these versions are wanted and no newer ones (evaluation); holders None: by every instance."""
         self._pinned = {published.model_id: published for published in versions}
+        self._holders = None if holders is None else frozenset(holders)
+
+    @property
+    def holders(self) -> frozenset[str] | None:
+        """Keys of the instances that hold the pinned versions; None: all do."""
+        return self._holders
 
     def unpin(self) -> None:
-        self._pinned = {}
+        self._pinned, self._holders = {}, None
 
     def forget(self, model_id: str) -> None:
         """Its sender is gone: nothing is wanted until the next version is announced."""

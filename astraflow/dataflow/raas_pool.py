@@ -328,7 +328,7 @@ class RaaSPool:
         if instance is None or instance.health in (Health.DEAD, Health.DRAINING):
             return None
         for model_id in self.model_ids:
-            wanted = self.versions.wanted(model_id)
+            wanted = self.versions.wanted(model_id, key)
             served = instance.verified.get(model_id)
             if wanted is not None and (served is None or served.version < wanted.version):
                 return wanted

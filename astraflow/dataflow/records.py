@@ -7,6 +7,7 @@ import msgspec
 from astraflow.core.data import Group
 from astraflow.core.data.trajectory import GroupResult
 from astraflow.core.protocol.messages import ReadyRequest
+from astraflow.dataflow.curriculum import CurriculumState
 from astraflow.dataflow.ledger import Event, LedgerSnapshot
 from astraflow.dataflow.policies import PolicySnapshot
 
@@ -63,6 +64,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     ledger: LedgerSnapshot
     policies: list[PolicySnapshot]
+    curriculum: CurriculumState
 
 
 class Kept(msgspec.Struct, frozen=True):

@@ -2,8 +2,8 @@
 
 Restart. The log is read back: ledger, policies and their versions are what they were at the last commit. A RaaS that
 lives on keeps its leases, and is asked for them again, since the order may not have reached it (a task asked for twice
-is one); those of others are lost. The dataset's cursor stands after as many occurrences as the ledger
-has issued (each epoch's order is a function of seed and epoch: there is no other random state). A batch that was served
+is one); those of others are lost. The curriculum stands where the issued occurrences and the results in the log put it
+(its orders and coins are functions of seed, pass and prompt: there is no other random state). A batch that was served
 and not acknowledged is served again, the same.
 
 Rewind. A trainer restored after step s continues a lineage in which later steps never happened. What they trained, and
@@ -21,9 +21,9 @@ from astraflow.core.data import Group, encode
 from astraflow.core.protocol.messages import ReadyRequest
 from astraflow.dataflow.barrier import VersionBarrier
 from astraflow.dataflow.books import Books
-from astraflow.dataflow.data_acquisition import DatasetCursor
+from astraflow.dataflow.curriculum import Curriculum
 from astraflow.dataflow.data_serving import DataServing
-from astraflow.dataflow.ledger import Acknowledge, Ledger, LoseLeases, Requeue, Rewind, State
+from astraflow.dataflow.ledger import Acknowledge, Finish, Issue, Ledger, LoseLeases, Requeue, Rewind, State
 from astraflow.dataflow.policies import Policies, Policy, Published
 from astraflow.dataflow.raas_pool import RaaSPool
 from astraflow.dataflow.records import (
@@ -38,7 +38,8 @@ from astraflow.dataflow.records import (
     TrainerReady,
     Var,
 )
-from astraflow.dataflow.staleness import Admission, sampled_versions
+from astraflow.dataflow.replays import replay_count
+from astraflow.dataflow.staleness import Admission
 from astraflow.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -52,8 +53,8 @@ def published_name(model_id: str) -> str:
     return f"published/{model_id}"
 
 
-def replay(loaded: Loaded, policies: Policies, published: Mapping[str, Published]) -> Ledger:
-    """Put policies back as they were and return the ledger. `published`: current versions, with their manifests.
+def replay(loaded: Loaded, policies: Policies, published: Mapping[str, Published], curriculum: Curriculum) -> Ledger:
+    """Put policies and curriculum back as they were and return the ledger. `published`: versions, with manifests.
 
     InvariantError where the log contradicts itself.
     """
@@ -62,6 +63,7 @@ def replay(loaded: Loaded, policies: Policies, published: Mapping[str, Published
         ledger = Ledger.restored(loaded.snapshot.ledger)
         for snapshot in loaded.snapshot.policies:
             policies.restore(snapshot, published.get(snapshot.model_id) if snapshot.current >= 0 else None)
+        curriculum.restore(loaded.snapshot.curriculum)
     for record in loaded.records:
         match record:
             case TrainerReady():
@@ -70,6 +72,13 @@ def replay(loaded: Loaded, policies: Policies, published: Mapping[str, Published
                 policies.replay_announced(record.model_id, record.version, record.step, published.get(record.model_id))
             case Started() | Arrived() | Attended() | Batched():
                 pass  # for a replay
+            case Issue():
+                curriculum.issued(record.prompt_id, record.epoch)
+                ledger.handle(record)
+            case Finish():
+                entry = ledger.get(record.group_id)
+                if ledger.handle(record) and entry is not None:
+                    curriculum.visited(entry.prompt_id, entry.epoch, record.visit)
             case _:
                 ledger.handle(record)
     return ledger
@@ -77,7 +86,7 @@ def replay(loaded: Loaded, policies: Policies, published: Mapping[str, Published
 
 def usable(group: Group | None, policy: Policy) -> bool:
     """May a finished group train in this lineage?"""
-    return group is not None and not policy.steps.abandoned(sampled_versions(group))
+    return group is not None and not policy.steps.abandoned(group.versions)
 
 
 class Returning:
@@ -110,16 +119,20 @@ class Recovery:
         serving: DataServing,
         pool: RaaSPool,
         barrier: VersionBarrier,
-        cursor: DatasetCursor,
+        curriculum: Curriculum,
         max_staleness: int,
+        replay_ratio: float = 0.0,
+        in_samples: bool = False,
     ) -> None:
         self._policies = policies
         self._books = books
         self._serving = serving
         self._pool = pool
         self._barrier = barrier
-        self._cursor = cursor
+        self._curriculum = curriculum
         self._max_staleness = max_staleness
+        self._replay_ratio = replay_ratio
+        self._in_samples = in_samples
         self._snapshot_at = 0
 
     def restart(self, read: Callable[[int], Group | None], returning: Collection[str] = ()) -> None:
@@ -130,7 +143,6 @@ class Recovery:
         ledger = self._books.ledger
         for owner in sorted(set(ledger.owners).difference(returning)):
             self._books.record(LoseLeases(owner))
-        self._cursor.seek(ledger.counters.asked)
         for policy in self._policies.all:
             if policy.ready is not None:
                 self._restart_policy(policy, read)
@@ -148,14 +160,16 @@ class Recovery:
         step = request.recovered_step or 0
         ledger = self._books.ledger
         taken_back = [*ledger.trained(policy.model_id, after=step), *ledger.served(policy.model_id)]
-        kept = await self._books.journal.read(taken_back)
+        replayable = self._replayable(policy, step)
+        kept = await self._books.journal.read([*taken_back, *replayable])
         # from here to the end without an await: nobody sees half of it
         held = {group.group_id: group for group in self._serving.held(policy.model_id)}
         self._books.journal.append(TrainerReady(request))
         moved = self._books.record(Rewind(policy.model_id, step))
         self._pool.recovering(policy.model_id)
-        order = [*(move.group_id for move in moved), *held]
-        self._hold(policy, order, {**held, **kept})
+        ready = set(ledger.groups(State.READY, policy.model_id))
+        order = [*(move.group_id for move in moved), *(group_id for group_id in held if group_id in ready)]
+        self._hold(policy, order, {**held, **kept}, replayable=replayable)
         self._admit(policy)
         if moved:
             log.warning(
@@ -170,7 +184,7 @@ class Recovery:
 
     def snapshot(self) -> None:
         """Note the whole state, so that a restart need not read what was before."""
-        state = Snapshot(self._books.ledger.snapshot(), self._policies.snapshot())
+        state = Snapshot(self._books.ledger.snapshot(), self._policies.snapshot(), self._curriculum.snapshot())
         self._books.journal.append(SnapshotTaken(encode(state)))
         self._snapshot_at = self._books.recorded
 
@@ -193,8 +207,10 @@ class Recovery:
         if any(entry.version != policy.version for g in ledger.served(policy.model_id) if (entry := ledger.get(g))):
             # the version after it was written down, and no more
             self._books.record(Acknowledge(policy.model_id, policy.step))
-        served, ready = ledger.served(policy.model_id), ledger.groups(State.READY, policy.model_id)
-        groups = {group_id: group for group_id in (*served, *ready) if (group := read(group_id)) is not None}
+        served = [*ledger.served(policy.model_id), *ledger.replays(policy.model_id)]
+        ready, replayable = ledger.groups(State.READY, policy.model_id), self._replayable(policy, policy.step)
+        wanted = dict.fromkeys((*served, *ready, *replayable))
+        groups = {group_id: group for group_id in wanted if (group := read(group_id)) is not None}
         lost = [group_id for group_id in served if group_id not in groups]
         if lost:
             raise DataError(
@@ -204,18 +220,30 @@ class Recovery:
             self._pool.versions.publish(policy.current)
         # finished, but its curation was not written down any more
         self._again(ledger.groups(State.DONE, policy.model_id))
-        self._hold(policy, ready, groups, served)
+        self._hold(policy, ready, groups, served, replayable)
         self._admit(policy)
 
+    def _replayable(self, policy: Policy, step: int) -> list[int]:
+        """What may be trained again after a step, in the order in which it was trained."""
+        if self._replay_ratio == 0:
+            return []
+        return self._books.ledger.trained(policy.model_id, after=step - self._max_staleness, up_to=step)
+
     def _hold(
-        self, policy: Policy, order: Iterable[int], groups: Mapping[int, Group], served: Iterable[int] = ()
+        self,
+        policy: Policy,
+        order: Iterable[int],
+        groups: Mapping[int, Group],
+        served: Iterable[int] = (),
+        replayable: Iterable[int] = (),
     ) -> None:
         """Serve from these ready groups, in order; those that cannot be used run again."""
         ready = {group_id: groups.get(group_id) for group_id in order}
         again = [group_id for group_id, group in ready.items() if not usable(group, policy)]
         self._again(again)
         good = [group for group_id, group in ready.items() if group is not None and group_id not in set(again)]
-        self._serving.reload(policy.model_id, good, [groups[group_id] for group_id in served])
+        trained = [group for group_id in replayable if usable(group := groups.get(group_id), policy) and group]
+        self._serving.reload(policy.model_id, good, [groups[group_id] for group_id in served], trained)
 
     def _again(self, group_ids: list[int]) -> None:
         if group_ids:
@@ -223,8 +251,22 @@ class Recovery:
 
     def _admit(self, policy: Policy) -> None:
         ledger = self._books.ledger
-        held = sum(len(ledger.groups(s, policy.model_id)) for s in (State.DONE, State.READY, State.SERVED))
+        n = policy.n_samples if self._in_samples else 1
         running = ledger.counters.states[State.QUEUED] + ledger.counters.states[State.LEASED]
-        admission = Admission(policy.batch_groups, self._max_staleness, policy.step, held, running)
+        if self._in_samples:
+            held = ledger.held_samples(policy.model_id, n)
+        else:
+            held = sum(len(ledger.groups(s, policy.model_id)) for s in (State.DONE, State.READY, State.SERVED))
+            held += len(ledger.replays(policy.model_id))
+        replays = replay_count(policy.batch_groups, self._replay_ratio)
+        admission = Admission(
+            policy.batch_groups * n,
+            self._max_staleness,
+            policy.step,
+            held,
+            running * n,
+            replays * n,
+            n if self._in_samples else 0,
+        )
         self._books.admit(policy.model_id, admission)
         self._barrier.join(policy.model_id)

@@ -50,23 +50,28 @@ def cluster_bootstrap(means: np.ndarray, seed: int, resamples: int = RESAMPLES) 
 
 
 def score_dataset(prompts: Sequence[PromptScores], k: int, seed: int) -> EvalDatasetResult:
-    """Reduce a round's samples of one dataset, k asked for per prompt; shares are percent.
+    """Reduce a round's samples of one dataset to avg@k over all of them and pass@k; shares are percent.
 
-    Samples without a reward count as wrong. The interval resamples prompts, because a prompt's samples are alike.
+    Samples without a reward count as wrong. Intervals resample prompts, because a prompt's samples are alike.
     """
+    passes = np.array([pass_at_k(p.samples, p.correct, k) for p in prompts])
     means = np.array([p.correct / p.samples if p.samples else 0.0 for p in prompts])
     rewards = [reward for p in prompts for reward in p.rewards]
-    low, high = cluster_bootstrap(means, seed)
     greedy = [p.greedy for p in prompts if p.greedy is not None]
     return EvalDatasetResult(
         avg_at_k=100 * float(means.mean()),
-        pass_at_k=100 * float(np.mean([pass_at_k(p.samples, p.correct, k) for p in prompts])),
+        pass_at_k=100 * float(passes.mean()),
         mean_reward=float(np.mean(rewards)) if rewards else 0.0,
         correct=sum(p.correct for p in prompts),
         total=len(prompts),
         sample_count=sum(p.samples for p in prompts),
         k=k,
-        avg_at_k_interval=(100 * low, 100 * high),
+        avg_at_k_interval=_percent(cluster_bootstrap(means, seed)),
+        pass_at_k_interval=_percent(cluster_bootstrap(passes, seed)),
         greedy=100 * sum(reward >= CORRECT for reward in greedy) / len(greedy) if greedy else None,
         invalid=sum(p.invalid for p in prompts),
     )
+
+
+def _percent(interval: tuple[float, float]) -> tuple[float, float]:
+    return 100 * interval[0], 100 * interval[1]

@@ -19,6 +19,7 @@ from astraflow.core.protocol import DataflowClient, Endpoint, RaaSClient, Status
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.app import create_app
 from astraflow.dataflow.config import DataflowSettings
+from astraflow.dataflow.eval_log import EvalLog
 from astraflow.dataflow.service import AstraFlow
 from astraflow.dataflow.store import LedgerStore
 from astraflow.dataflow.trajectory_log import TrajectoryLog
@@ -110,6 +111,7 @@ class ScriptedRaaS:
         self._taken = taken
         self.told_to_end: Callable[[], None] = lambda: None
         """Called by /shutdown."""
+        self._held_lanes: set[m.Lane] = set()
         self._versions: dict[str, m.VersionState] = {}
         self._results: dict[m.Lane, dict[str, m.PulledItem]] = {"train": {}, "eval": {}}
         self._sent: dict[m.Lane, set[str]] = {"train": set(), "eval": set()}
@@ -129,6 +131,10 @@ class ScriptedRaaS:
     def registration(self, **capabilities: Any) -> m.RegisterRaaSRequest:
         given = {"max_concurrency": self._max_concurrency, "models": list(self._models), **capabilities}
         return m.RegisterRaaSRequest(uid=self.uid, raas_url=self.url, capabilities=given)
+
+    def hold(self, lane: m.Lane) -> None:
+        """From now on tasks of a lane end only when `finish` is called."""
+        self._held_lanes.add(lane)
 
     async def die(self) -> None:
         """From now on every call fails, the polls that wait included."""
@@ -184,7 +190,7 @@ class ScriptedRaaS:
                 self.running[task.task_id] = (request, task)
                 self.submitted.append((request.lane, task.group_id, self.version))
         self._taken([task.task_id for task in request.tasks])
-        if not self._hold:
+        if not self._hold and request.lane not in self._held_lanes:
             await self.finish([task.task_id for task in request.tasks])
         return [m.Accepted(task_id=task.task_id, accepted=True) for task in request.tasks]
 
@@ -321,11 +327,13 @@ class Rehearsal:
         self,
         settings: DataflowSettings,
         *,
-        rows: Sequence[Row] | None = None,
+        rows: Sequence[Row] | Mapping[str, Sequence[Row]] | None = None,
         eval_rows: Mapping[str, Sequence[Row]] | None = None,
         trajectories: TrajectoryLog | None = None,
         store: LedgerStore | None = None,
+        eval_log: EvalLog | None = None,
     ) -> None:
+        """rows: of the only rollout dataset, or by dataset."""
         self.raas: dict[str, RaaSPeer] = {}
         self.service = AstraFlow(
             settings,
@@ -334,6 +342,7 @@ class Rehearsal:
             self._connect,
             trajectories or TrajectoryLog(None),
             store=store,
+            eval_log=eval_log,
         )
         self.app = create_app(self.service, self.TOKEN)
         self.client = DataflowClient("http://dataflow", self.TOKEN, transport=in_process(self.app))

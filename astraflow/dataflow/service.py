@@ -1,6 +1,7 @@
 """The Dataflow service. `AstraFlow` composes the stations and routes between them; it holds no state of its own.
 
     policies          who trains what, and at which version and step
+    curriculum        which row is asked for next
     books             ledger, credit, room: what every occurrence's state implies
     data_acquisition  dataset → occurrences → RaaS → finished groups
     data_serving      finished groups → batches
@@ -34,11 +35,14 @@ from astraflow.core.protocol import messages as m
 from astraflow.dataflow.attendance import Attendance
 from astraflow.dataflow.barrier import Announcements
 from astraflow.dataflow.books import Books
-from astraflow.dataflow.config import BufferConfig, DataflowSettings
+from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.curation import Curator, FailureStreak
+from astraflow.dataflow.curriculum import make_curriculum
 from astraflow.dataflow.data_acquisition import DataAcquisition, Flow
-from astraflow.dataflow.data_serving import DataServing
+from astraflow.dataflow.data_serving import DataServing, ServingRules
+from astraflow.dataflow.eval_log import EvalLog
 from astraflow.dataflow.evaluation import Evaluation
+from astraflow.dataflow.filters import FilterRules, make_filters
 from astraflow.dataflow.journal import Durable
 from astraflow.dataflow.ledger import DropReason
 from astraflow.dataflow.past import Past, Seat
@@ -71,7 +75,7 @@ class AstraFlow:
     def __init__(
         self,
         settings: DataflowSettings,
-        rows: Sequence[Row],
+        rows: Sequence[Row] | Mapping[str, Sequence[Row]],
         eval_rows: Mapping[str, Sequence[Row]],
         connect: Callable[[str], RaaSClient],
         trajectories: TrajectoryLog,
@@ -80,18 +84,23 @@ class AstraFlow:
         spans: SpanLog | None = None,
         store: LedgerStore | None = None,
         journal_of: Callable[[LedgerStore], Durable] = Durable,
+        eval_log: EvalLog | None = None,
     ) -> None:
-        """rows: the rollout dataset's; eval_rows: by name of eval_datasets. connect: a RaaS's url → its client.
+        """rows: of the rollout datasets by name, or of the only one; eval_rows: by name. connect: url → client.
 
-        store: where the ledger is kept, and continued from; None: it ends with this process.
+        store: where the ledger is kept, and continued from; None: it ends with this process. eval_log: where samples of
+        evaluation rounds are kept.
         """
         config = settings.dataflow
         n_samples = samples_per_group(settings)
         self.stopping = asyncio.Event()
         self.error: AstraFlowError | None = None
         self.policies = Policies(n_samples)
-        past = Past.of(store, settings, len(rows))
-        ledger = past.replay(self.policies)
+        by_name = rows if isinstance(rows, Mapping) else {"rollout_dataset": rows}
+        sizes = {name: len(loaded) for name, loaded in by_name.items()}
+        self.curriculum = make_curriculum(config, sizes, settings.experiment.seed)
+        past = Past.of(store, settings, sizes)
+        ledger = past.replay(self.policies, self.curriculum)
         pool = config.pool
         rules = PoolRules(pool.heartbeat_s, pool.missed_heartbeats, pool.quarantine_failures, pool.quarantine_s)
         self.pool = RaaSPool(list(n_samples), past.seats, past.registrations, rules)
@@ -107,14 +116,15 @@ class AstraFlow:
         self.attendance = Attendance(config.barrier_timeout_s)
         self._clock = clock
         self._first_eval_id = past.first_eval_id
+        self._eval_log = eval_log
         self._spans = spans or SpanLog(None, "dataflow")
         self._wake = asyncio.Event()
         self._evaluating = asyncio.Lock()
         self._streak = FailureStreak(config.max_failure_streak)
-        self._max_staleness = config.buffer.max_staleness
+        self._max_groups, self._max_refill = config.buffer.max_groups, config.buffer.max_refill
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self.serving = self._make_serving(config.buffer, config.ledger.keep_steps)
-        self.acquisition = self._make_acquisition(settings, rows)
+        self.serving = self._make_serving(settings)
+        self.acquisition = self._make_acquisition(settings, [row for loaded in by_name.values() for row in loaded])
         self.evaluation = self._make_evaluation(settings, eval_rows)
         self.links = RaaSLinks(
             self.pool,
@@ -133,8 +143,10 @@ class AstraFlow:
             self.serving,
             self.pool,
             self.announcements.barrier,
-            self.acquisition.cursor,
-            self._max_staleness,
+            self.curriculum,
+            config.buffer.max_staleness,
+            config.buffer.replay.ratio,
+            config.buffer.count == "samples",
         )
         self.board = StatusBoard(
             self.policies,
@@ -144,7 +156,7 @@ class AstraFlow:
             self.evaluation,
             self.statistics,
             self.waits,
-            self._max_staleness,
+            config.buffer.max_staleness,
             clock,
             self.advisor,
         )
@@ -154,35 +166,48 @@ class AstraFlow:
             if policy.ready is not None:
                 self.attendance.expect(policy.model_id, clock())
 
-    def _make_serving(self, buffer: BufferConfig, keep_steps: int) -> DataServing:
+    def _make_serving(self, settings: DataflowSettings) -> DataServing:
         def statistics() -> dict[str, float]:
-            return {**standing(self.books, self.pool, self.policies, self.advisor), **self.statistics.take()}
+            now = standing(self.books, self.pool, self.policies, self.advisor)
+            return {**now, **self.curriculum.statistics(), **self.statistics.take()}
 
+        buffer = settings.dataflow.buffer
+        rules = ServingRules(
+            max_staleness=buffer.max_staleness,
+            mask=buffer.stale_policy == "mask",
+            keep_steps=settings.dataflow.ledger.keep_steps,
+            in_samples=buffer.count == "samples",
+            order=buffer.order,
+            max_groups=buffer.max_groups,
+            replay_ratio=buffer.replay.ratio,
+            replay_policy=buffer.replay.policy,
+            seed=settings.experiment.seed,
+        )
         return DataServing(
             self.books,
             self.policies,
             self.trajectories,
             self.waits,
-            max_staleness=buffer.max_staleness,
-            mask=buffer.stale_policy == "mask",
-            keep_steps=keep_steps,
+            rules,
             statistics=statistics,
-            lacking=lambda: self.board.lacking(),
+            lacking=lambda model_id: self.board.lacking(model_id),
             spans=self._spans,
         )
 
     def _make_acquisition(self, settings: DataflowSettings, rows: Sequence[Row]) -> DataAcquisition:
         buffer, seed = settings.dataflow.buffer, settings.experiment.seed
-        curator = Curator(
-            {policy.model_id: policy.n_samples for policy in self.policies.all},
-            {policy.model_id: policy.steps for policy in self.policies.all},
-            filter_zero_advantage=buffer.filter_function == "filter_zero_adv",
+        rules = FilterRules(
             min_group_size=buffer.min_group_size,
-            shuffle_seed=seed if buffer.shuffle_rewards else None,
+            min_tokens=buffer.length.min_tokens,
+            max_tokens=buffer.length.max_tokens,
+            max_staleness=buffer.max_staleness,
+            mask=buffer.stale_policy == "mask",
         )
+        filters = make_filters(buffer.filter_function, self.policies, rules, self.serving.waits)
+        curator = Curator(self.policies, filters, shuffle_seed=seed if buffer.shuffle_rewards else None)
         return DataAcquisition(
             rows,
-            seed,
+            self.curriculum,
             self.books,
             self.pool,
             self.policies,
@@ -199,6 +224,8 @@ class AstraFlow:
             self.waits,
             exclusive=settings.dataflow.eval.mode == "exclusive",
             timeout_s=settings.dataflow.eval.timeout_s,
+            share=settings.dataflow.eval.share,
+            log=self._eval_log,
             seed=settings.experiment.seed,
             wake=self._wake,
             versions_changed=lambda: self.links.news(),
@@ -263,12 +290,20 @@ class AstraFlow:
             await self._wake.wait()
             # before the work: what happens during it is looked at in the next round
             self._wake.clear()
+            self._give_up()
             self.acquisition.paused = self.stopping.is_set() or (self.evaluation.running and self.evaluation.exclusive)
             # evaluation first: the trainer may be waiting for it
             for order in (*self.evaluation.assign(), *self.acquisition.assign()):
                 self.links.send(order)
             for instance in self.pool.left:
                 self._let_go(instance.key)
+
+    def _give_up(self) -> None:
+        """Dynamic sampling that finds nothing ends the run, where its end is configured."""
+        for policy in self.policies.all:
+            refill = self.books.refill(policy.model_id)
+            if self._max_refill is not None and refill.dropped.total() >= self._max_refill:
+                self.fail(WorkflowError(f"no batch for {policy.model_id} (buffer.max_refill): {refill.describe()}"))
 
     async def _clock_loop(self) -> None:
         while True:
@@ -336,6 +371,11 @@ class AstraFlow:
         """A trainer is ready, or back; its credit counts from now on."""
         policy = self.policies.get(request.model_id)
         retry = self.policies.is_retry(request)
+        groups = request.train_batch_size // policy.n_samples
+        if self._max_groups is not None and groups > self._max_groups:
+            raise ConflictError(
+                f"a batch of {groups} groups never fills: dataflow.buffer.max_groups is {self._max_groups}"
+            )
         next_version = self.policies.make_ready(request)
         if not retry:
             if request.recovered_step is not None:
@@ -361,7 +401,7 @@ class AstraFlow:
             self.policies.trained(request.model_id)
         if len(trained) == 1:
             step = trained[0].step if request.step is None else min(request.step, trained[0].step)
-            self.books.settle(trained[0].model_id, step)
+            self.serving.settle(trained[0].model_id, step)
         self.recovery.snapshot()
         await self.books.journal.durable()
         return m.Ok()

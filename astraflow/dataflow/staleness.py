@@ -2,7 +2,8 @@
 
 Admission. With batch B (groups), staleness bound η and v the last trained step, at most (η+v+1)·B groups are accepted
 or running. The group that fills place p = accepted + running is consumed, in order, at step ⌊p/B⌋ ≤ v+η, so its
-tokens, made by version v or later, are at most η steps old then. Every group that is dropped frees its place.
+tokens, made by version v or later, are at most η steps old then. Every group that is dropped frees its place. A group
+that trains again takes a place like any other, and those that later batches will give to such groups are reserved.
 
 Consumption. Order is by completion, a lease can be lost and a step can be slow, so the bound is checked again for
 every token when a batch is served: what is older than v−η is dropped, or masked, and counted by length decile,
@@ -43,18 +44,34 @@ def capacity(max_concurrent: int, batch: int, max_staleness: int, step: int, *, 
 class Admission:
     """One model's credit, owned here and nowhere else: it follows what moves in the ledger."""
 
-    def __init__(self, batch: int, max_staleness: int, step: int = 0, held: int = 0, running: int = 0) -> None:
-        """The last three restore: v, the groups that are done, ready or served already, and what is queued."""
+    def __init__(
+        self,
+        batch: int,
+        max_staleness: int,
+        step: int = 0,
+        held: int = 0,
+        running: int = 0,
+        replays: int = 0,
+        samples: int = 0,
+    ) -> None:
+        """step, held and running restore: v, the groups that are done, ready or served already, and what is queued.
+
+        replays: places of each batch that are kept for groups which train again; later batches' are taken already.
+        samples: of a whole group, where all the above and the bound count samples; 0: groups.
+        """
         self.batch = batch
         self.max_staleness = max_staleness
+        self.reserved = max_staleness * replays
+        self.samples = samples
         self.step = step
         self.running = running
         self.accepted = step * batch + held
 
     def moved(self, moved: Moved) -> None:
         """Account for one transition of the model's groups or of an occurrence."""
-        self.running += (moved.after in RUNNING) - (moved.before in RUNNING)
-        self.accepted += (moved.after in ACCEPTED) - (moved.before in ACCEPTED)
+        before, after = self._weight(moved.before, moved.samples), self._weight(moved.after, moved.samples)
+        self.running += after * (moved.after in RUNNING) - before * (moved.before in RUNNING)
+        self.accepted += after * (moved.after in ACCEPTED) - before * (moved.before in ACCEPTED)
 
     def advance(self, step: int) -> None:
         """A step was trained."""
@@ -68,14 +85,23 @@ class Admission:
         A RaaS that lags keeps working only on places that its older version can still fill in time.
         """
         at = self.step if step is None else min(step, self.step)
-        return capacity(
-            max_concurrent, self.batch, self.max_staleness, at, running=self.running, accepted=self.accepted
-        )
+        accepted, group = self.accepted + self.reserved, self.samples or 1
+        most = max(1, max_concurrent) * group
+        return capacity(most, self.batch, self.max_staleness, at, running=self.running, accepted=accepted) // group
 
-    def validate(self, states: Counter[State], trained: int) -> None:
-        """Raise InvariantError unless the credit equals the counters of a ledger that holds this model only."""
+    def _weight(self, state: State | None, samples: int) -> int:
+        """Places that a group in a state takes: samples that it lost are known once it is ready."""
+        if not self.samples:
+            return 1
+        return samples if samples and state in (State.READY, State.SERVED, State.TRAINED) else self.samples
+
+    def validate(self, states: Counter[State], trained: int, replayed: int = 0) -> None:
+        """Raise InvariantError unless the credit equals the counters of a ledger that holds this model only.
+
+        replayed: places of served and trained batches that were taken by replays.
+        """
         running = sum(states[state] for state in RUNNING)
-        accepted = sum(states[state] for state in ACCEPTED) + trained
+        accepted = sum(states[state] for state in ACCEPTED) + trained + replayed
         if (self.running, self.accepted) != (running, accepted):
             raise InvariantError(
                 f"credit says {self.running} running, {self.accepted} accepted; the ledger {running}, {accepted}"
@@ -131,9 +157,11 @@ class VersionSteps:
         return steps
 
 
-def sampled_versions(group: Group) -> np.ndarray:
-    """The distinct versions among a group's sampled tokens, ascending."""
-    return np.unique(np.concatenate([t.arrays.versions[t.arrays.mask.astype(bool)] for t in group.trajectories]))
+def deciding_step(group: Group, steps: VersionSteps, *, mask: bool) -> int:
+    """The step whose age decides whether a group is too old: of its oldest token, or its newest where old ones leave
+    the loss (`mask`)."""
+    of_tokens = steps.steps_of(group.versions)
+    return int(of_tokens.max() if mask else of_tokens.min())
 
 
 def mask_stale(group: Group, steps: VersionSteps, oldest_step: int) -> Group | None:

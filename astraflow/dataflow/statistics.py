@@ -51,7 +51,7 @@ class RolloutStatistics:
             reasons = [t.reward.reason for t in episode.trajectories if isinstance(t.reward, Invalid)]
             if values:
                 self._samples += 1
-                self._rewards += values[-1].value
+                self._rewards += episode.reward or 0.0
                 for part, value in values[-1].parts.items():
                     self._parts[part] += value
             elif reasons:
@@ -116,6 +116,7 @@ def standing(books: Books, pool: RaaSPool, policies: Policies, advisor: Advisor)
         "acquisition/trained": float(counters.trained),
         "acquisition/in_flight": float(counters.in_flight),
         "acquisition/orphans": float(counters.orphans),
+        "acquisition/replayed": float(counters.replayed),
         "acquisition/lost_leases": float(counters.lost_leases),
         "raas/size": float(len(pool.live)),
         "raas/serving": float(len(serving)),

@@ -101,9 +101,8 @@ class StatusBoard:
             "eval_progress": self.evaluation.progress,
         }
 
-    def lacking(self) -> str:
-        """Why groups may be slow to come."""
-        counters = self.books.ledger.counters
+    def lacking(self, model_id: str) -> str:
+        """Why a model's groups may be slow to come."""
         pool = "; ".join(
             f"{i.uid} {i.health}, {i.inflight} in flight{f' ({i.reason})' if i.reason else ''}" for i in self.pool.all
         )
@@ -111,8 +110,7 @@ class StatusBoard:
             return f"an exclusive evaluation runs; RaaS: {pool}"
         if not self.pool.serving:
             return f"no RaaS serves the current verified version; RaaS: {pool or 'none has registered'}"
-        dropped = ", ".join(f"{n} {reason.value}" for reason, n in counters.dropped.items())
-        return f"RaaS: {pool}; dropped so far: {dropped or 'none'}"
+        return f"RaaS: {pool}; {self.books.refill(model_id).describe()}"
 
 
 def _figures(results: EvalResults) -> dict[str, Any]:

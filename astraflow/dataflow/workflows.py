@@ -14,13 +14,12 @@ from astraflow.dataflow.evaluation import EvalSet
 
 def workflow_requests(config: DataflowConfig) -> list[RegisterWorkflowRequest]:
     """What every RaaS is to know: the training workflow as "default", the others as "eval/<name>"."""
-    wait = config.buffer.rollout_wait
     specs = {WORKFLOW_ID: config.workflow_spec, **{f"eval/{name}": w for name, w in config.eval_workflows.items()}}
     requests = []
     for workflow_id, spec in specs.items():
         policy: dict[str, Any] = {"episode_timeout_s": config.episode_timeout_s}
-        if workflow_id == WORKFLOW_ID and wait is not None:
-            policy["wait"] = wait.model_dump()
+        if workflow_id == WORKFLOW_ID:
+            policy |= _training_policy(config)
         requests.append(
             RegisterWorkflowRequest(
                 workflow_id=workflow_id,
@@ -32,6 +31,17 @@ def workflow_requests(config: DataflowConfig) -> list[RegisterWorkflowRequest]:
             )
         )
     return requests
+
+
+def _training_policy(config: DataflowConfig) -> dict[str, Any]:
+    """What only training groups have: an evaluation takes every sample, however long."""
+    buffer = config.buffer
+    policy: dict[str, Any] = config.group.model_dump(exclude_defaults=True)
+    if buffer.min_group_size is not None:
+        policy["min_group_size"] = buffer.min_group_size
+    if buffer.rollout_wait is not None:
+        policy["wait"] = buffer.rollout_wait.model_dump()
+    return policy
 
 
 def samples_per_group(settings: DataflowSettings) -> dict[str, int]:
@@ -51,6 +61,7 @@ def eval_sets(settings: DataflowSettings, rows: Mapping[str, Sequence[Row]]) -> 
             n_samples=_n_samples(settings, model_id, config.eval_workflows[dataset.eval_workflow]),
             repeat=dataset.repeat,
             greedy=dataset.greedy,
+            k=dataset.k,
         )
         for name, dataset in config.eval_datasets.items()
     ]

@@ -104,6 +104,9 @@ def _models(config: RunConfig) -> Iterator[Complaint]:
                 f"{at}.actor.ppo_n_minibatches",
                 f"{groups} groups, which stay whole, cannot make {trainer.actor.ppo_n_minibatches} minibatches",
             )
+        most = config.dataflow.buffer.max_groups
+        if most is not None and most < groups:
+            yield "dataflow.buffer.max_groups", f"{most}: a batch of {at} takes {groups} groups"
         norm = trainer.actor.reward_norm
         if gconfig.n_samples == 1 and norm is not None and norm.mean_level == "group":
             yield (
@@ -181,6 +184,8 @@ def _workflow(config: RunConfig, at: str, workflow: WorkflowConfig) -> Iterator[
 
 def _datasets(config: RunConfig) -> Iterator[Complaint]:
     yield from _dataset("dataflow.rollout_dataset", config.dataflow.rollout_dataset)
+    for name, further in config.dataflow.mixture.items():
+        yield from _dataset(f"dataflow.mixture.{name}", further)
     for name, dataset in config.dataflow.eval_datasets.items():
         yield from _dataset(f"dataflow.eval_datasets.{name}", dataset)
     if config.base_model is not None:

@@ -115,12 +115,20 @@ class RunConfig:
             out["raas.delta_full_sync_interval"] = "experiment.weight_transfer_strategies is full"
         if self.rollout.reward_workers == 0:
             out["rollout.reward_timeout_s"] = "rewards run in the RaaS process (reward_workers: 0), without a deadline"
+        if not self.dataflow.mixture:
+            out["dataflow.rollout_dataset.weight"] = "it is the only rollout dataset (dataflow.mixture is empty)"
+        if self.dataflow.group.straggler == "wait":
+            out["dataflow.group.patience"] = "straggler is wait"
+        if self.dataflow.buffer.replay.ratio == 0:
+            out["dataflow.buffer.replay.policy"] = "replay.ratio is 0"
         evaluated = self.dataflow.eval_datasets
         for name in self.dataflow.eval_workflows:
             if name not in {dataset.eval_workflow for dataset in evaluated.values()}:
                 out[f"dataflow.eval_workflows.{name}"] = "no entry of eval_datasets uses it"
         if not evaluated:
             out["dataflow.eval"] = "there are no eval_datasets"
+        if self.dataflow.eval.mode == "exclusive":
+            out["dataflow.eval.share"] = "eval.mode is exclusive"
         sections = {f"{TRAINER}{model_id}": [trainer] for model_id, trainer in self.trainers.items()}
         for section, trainers in {TRAINER_BASE: list(self.trainers.values()), **sections}.items():
             if not evaluated:

@@ -116,6 +116,7 @@ def trainer_specs(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, d
             max_new_tokens=gconfig.max_new_tokens,
             temperature=gconfig.temperature,
             trainer=trainer,
+            eval_concurrent=config.dataflow.eval.mode == "concurrent",
             notify_timeout_s=config.dataflow.eval.timeout_s + config.dataflow.barrier_timeout_s + NOTIFY_MARGIN_S,
             dataflow_url=dataflow_url,
             further=model_id if specs else None,

@@ -15,10 +15,11 @@ from uuid import uuid4
 
 import msgspec
 
-from astraflow.core.data import ModelRequest, ModelResponse
+from astraflow.core.data import ModelRequest, ModelResponse, StopReason
 from astraflow.core.protocol.messages import VersionState
 from astraflow.errors import CallerError, DeadlineError, EngineError
 from astraflow.raas.engines.base import Engine
+from astraflow.raas.partial import continuation, joined
 
 GATE_DEADLINE = 300.0
 """Seconds a request waits for a first version, or for a resume."""
@@ -33,6 +34,8 @@ class _Gate:
     paused: bool = False
     open: asyncio.Event = field(default_factory=asyncio.Event)
     in_flight: set[str] = field(default_factory=set)
+    preempted: set[str] = field(default_factory=set)
+    """Aborted by a pause: they go on, from the tokens they have, when the gate is open again."""
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def settle(self) -> None:
@@ -79,7 +82,8 @@ class Router:
         gate.settle()
 
     async def pause(self, model_id: str, mode: str) -> None:
-        """Let no new generation begin. keep: those in flight go on; wait: return when they ended; abort: end them.
+        """Let no new generation begin. keep: those in flight go on; wait: return when they ended; abort: the engine
+        lets go of them, and after `resume` they go on from the tokens they have, on the weights that are served then.
 
         DeadlineError where they have not ended in time; the gate stays shut then.
         """
@@ -87,6 +91,7 @@ class Router:
         gate.paused = True
         gate.settle()
         if mode == "abort":
+            gate.preempted |= gate.in_flight
             await gate.engine.abort(list(gate.in_flight))
         if mode != "keep" and gate.in_flight:
             gate.idle.clear()
@@ -105,6 +110,18 @@ class Router:
             await self._pass(model_id, gate)
         if request.model_id != model_id:
             request = msgspec.structs.replace(request, model_id=model_id)
+        try:
+            parts = [await self._part(gate, request)]
+            while parts[-1].stop_reason is StopReason.ABORT and request.rid in gate.preempted:
+                gate.preempted.discard(request.rid)
+                if not gate.open.is_set():
+                    await self._pass(model_id, gate)
+                parts.append(await self._part(gate, continuation(request, parts)))
+        finally:
+            gate.preempted.discard(request.rid)
+        return joined(request, parts)
+
+    async def _part(self, gate: _Gate, request: ModelRequest) -> ModelResponse:
         gate.in_flight.add(request.rid)
         try:
             return await gate.engine.agenerate(request)
@@ -120,7 +137,10 @@ class Router:
         return self._gates[self.resolve(model_id)].engine.get_version()
 
     async def abort(self, model_id: str, rids: Iterable[str]) -> None:
-        await self._gates[self.resolve(model_id)].engine.abort(list(rids))
+        """End generations for good."""
+        gate, ended = self._gates[self.resolve(model_id)], list(rids)
+        gate.preempted.difference_update(ended)
+        await gate.engine.abort(ended)
 
     @asynccontextmanager
     async def managed_session(self) -> AsyncIterator[Session]:

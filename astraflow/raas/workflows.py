@@ -12,7 +12,7 @@ from astraflow.core.data import GenerationHyperparameters
 from astraflow.core.protocol.messages import RegisterWorkflowRequest, RegisterWorkflowResult
 from astraflow.core.workflow.api.group import GroupPolicy
 from astraflow.core.workflow.api.reward_api import ServedReward
-from astraflow.core.workflow.api.workflow_api import RolloutWorkflow
+from astraflow.core.workflow.api.workflow_api import EpisodeWorkflow, RolloutWorkflow
 from astraflow.core.workflow.registry import REWARD_REGISTRY, WORKFLOW_REGISTRY
 from astraflow.core.workflow.reward.pool import RewardPool
 from astraflow.core.workflow.reward.shipping import RewardFunction
@@ -113,6 +113,11 @@ class RegisteredWorkflows:
         cls = WORKFLOW_REGISTRY.resolve(request.workflow_cls)
         if not (isinstance(cls, type) and issubclass(cls, RolloutWorkflow)):
             raise ConfigError(f"workflow '{request.workflow_cls}' is not a RolloutWorkflow")
+        if policy.by_sample and not issubclass(cls, EpisodeWorkflow):
+            raise ConfigError(
+                f"workflow '{request.workflow_cls}' samples whole groups: over_sample and straggler "
+                f"{policy.straggler} need an EpisodeWorkflow"
+            )
         offered = {"tokenizer": self._tokenizer}
         if request.reward_fn is not None:
             offered["reward_fn"] = self.rewards.serve(request.reward_fn)

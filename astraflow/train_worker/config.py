@@ -228,6 +228,8 @@ class TrainWorkerSettings(Section):
     temperature: float = Field(default=1.0, gt=0)
     """Rollout temperature: the trainer's logprobs are of the same distribution."""
     trainer: TrainerConfig
+    eval_concurrent: bool = False
+    """Evaluations go on while training does (dataflow.eval.mode); only the last one is waited for."""
     notify_timeout_s: float = Field(default=900.0, gt=0)
     """Longest wait for a version to be taken, its evaluation included: longer than Dataflow's own deadlines, whose
     messages name who is late."""

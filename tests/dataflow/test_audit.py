@@ -75,14 +75,27 @@ def test_a_run_with_every_event_is_conserved() -> None:
     [
         (Serve((1,), 0), "goes to served from trained"),
         (Curate(1), "goes to ready from trained"),
-        (Lease((2,), "a#1", 1.0), "goes to leased from None"),
+        (Lease((9,), "a#1", 1.0), "goes to leased from None"),
         (Requeue((1,)), "the ledger refuses Requeue"),
+        (Serve((2,), 1, (2,)), "group 2 is replayed for model0, which did not train it"),
+        (Serve((2,), 1, (1, 1)), "replayed twice in one batch"),
     ],
 )
 def test_a_move_that_is_not_allowed_is_named(event: Event, problem: str) -> None:
-    report = report_of([*finished(1), Serve((1,), 0), Acknowledge("model0", 1), event])
+    report = report_of([*finished(1), *finished(2), Serve((1,), 0), Acknowledge("model0", 1), event])
     assert not report.conserved
     assert any(problem in text for text in report.problems)
+
+
+def test_replays_are_counted_apart_and_taken_back() -> None:
+    events = [*finished(1), *finished(2), *finished(3), Serve((1,), 0), Acknowledge("model0", 1)]
+    events += [Serve((2,), 1, (1,)), Acknowledge("model0", 2), Serve((3,), 2, (1, 2)), Acknowledge("model0", 3)]
+    report = report_of(events)
+    assert report.conserved, report.problems
+    assert (report.issued, report.trained, report.replayed) == (3, 3, 3)
+    report = report_of([*events, Rewind("model0", 2)])
+    assert report.conserved, report.problems
+    assert (report.trained, report.replayed, report.in_flight) == (2, 1, {"ready": 1})
 
 
 def test_other_groups_of_an_occurrence_are_counted() -> None:

@@ -1,26 +1,33 @@
 """What a finished occurrence becomes, in order and with counted reasons."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
-from astraflow.core.data import Failed, Invalid, Trajectory, Value
+from astraflow.core.data import Failed, Group, Invalid, Trajectory, Value
 from astraflow.core.data.trajectory import GroupResult
 from astraflow.core.protocol import messages as m
-from astraflow.dataflow.curation import Curator, FailureStreak, Occurrence, groups_of, is_zero_advantage, word
+from astraflow.dataflow.curation import Curator, FailureStreak, Occurrence, groups_of, word
+from astraflow.dataflow.filters import FilterRules, make_filters
 from astraflow.dataflow.ledger import DropReason
+from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.scripted import Outcome, group_result, trajectory
-from astraflow.dataflow.staleness import VersionSteps
 from astraflow.errors import DataError
 
 OCCURRENCE = Occurrence(5, 3, "sum-3")
 TASK = m.Task(task_id="sum-3#5", group_id=5, data={})
 
 
-def curator(n: int, **options: object) -> Curator:
-    steps = VersionSteps()
-    steps.publish(0, 0)
-    steps.publish(1, 1)
-    return Curator({"model0": n}, {"model0": steps}, **options)  # type: ignore[arg-type]
+def curator(
+    n: int, *names: str, shuffle_seed: int | None = None, waits: Callable[[Group], bool] = lambda g: False, **rules: Any
+) -> Curator:
+    policies = Policies({"model0": n})
+    for number in (0, 1):
+        policies.replay_announced("model0", number, number, None)
+    filters = make_filters(names or ("filter_zero_adv",), policies, FilterRules(**rules), waits)
+    return Curator(policies, filters, shuffle_seed=shuffle_seed)
 
 
 def result(*outcomes: Outcome, versions: tuple[int, ...] = (0, 1)) -> GroupResult:
@@ -51,19 +58,23 @@ def test_all_failed_gives_no_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "options", "outcomes", "drop"),
+    ("n", "rules", "outcomes", "drop"),
     [
         (1, {}, [1], None),
         (1, {}, [Invalid("gold")], DropReason.INVALID),
         (4, {"min_group_size": 3}, [1, 0, Failed("x"), Failed("x")], DropReason.INVALID),
         (4, {"min_group_size": 3}, [1, 0, 0, Failed("x")], None),
         (4, {"min_group_size": 1}, [1, Failed("x"), Failed("x"), Failed("x")], DropReason.ZERO_ADVANTAGE),
-        (4, {"filter_zero_advantage": False}, [1, 1, 1, 1], None),
     ],
 )
-def test_sizes_and_options(n: int, options: dict[str, object], outcomes: list[Outcome], drop: object) -> None:
-    (outcome,) = curator(n, **options).close(OCCURRENCE, result(*outcomes))
+def test_sizes(n: int, rules: dict[str, Any], outcomes: list[Outcome], drop: object) -> None:
+    (outcome,) = curator(n, **rules).close(OCCURRENCE, result(*outcomes))
     assert outcome.drop is drop
+
+
+def test_equal_rewards_stay_where_the_filter_is_not_asked_for() -> None:
+    (outcome,) = curator(4, "filter_invalid").close(OCCURRENCE, result(1, 1, 1, 1))
+    assert outcome.drop is None
 
 
 def test_only_samples_with_a_reward_stay_and_the_others_are_counted() -> None:
@@ -139,7 +150,7 @@ def test_shuffling_keeps_the_branches_of_a_sample_together() -> None:
 
 def test_zero_advantage_looks_at_rewards() -> None:
     (group,) = groups_of(OCCURRENCE, result(0.3, 0.3), ["model0"])
-    assert is_zero_advantage(group)
+    assert group.equal_rewards
     assert np.ptp(group.rewards) == 0
 
 

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from astraflow.core.data import Group, Value
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.books import Books
-from astraflow.dataflow.data_serving import DataServing, ReadyBuffer
+from astraflow.dataflow.data_serving import DataServing, ServingRules
 from astraflow.dataflow.ledger import Curate, DropReason, Finish, GroupKey, Issue, Lease, Ledger
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_pool import RaaSPool
@@ -22,7 +23,7 @@ from astraflow.errors import CallerError, ConflictError, DeadlineError, Workflow
 class Bench:
     """A serving station whose model is at any version; groups are pushed through the ledger up to ready."""
 
-    def __init__(self, *, batch: int = 2, eta: int = 2, mask: bool = False) -> None:
+    def __init__(self, *, batch: int = 2, eta: int = 2, mask: bool = False, **rules: Any) -> None:
         self.pool = RaaSPool(["model0"])
         self.books = Books(Ledger(), self.pool)
         self.policies = Policies({"model0": 1})
@@ -35,10 +36,9 @@ class Bench:
             self.policies,
             TrajectoryLog(None),
             Waits(),
-            max_staleness=eta,
-            mask=mask,
+            ServingRules(max_staleness=eta, mask=mask, **rules),
             statistics=dict,
-            lacking=lambda: "RaaS: none",
+            lacking=lambda model_id: "RaaS: none",
         )
         key = self.pool.register(m.RegisterRaaSRequest(uid="r", raas_url="http://r"), 0).instance.key
         self.owner = key
@@ -257,15 +257,76 @@ def test_stale_drops_are_counted_by_length_decile() -> None:
     run(body)
 
 
-def test_the_buffer_is_first_in_first_out() -> None:
-    buffer = ReadyBuffer()
+def test_earliest_deadline_first_serves_the_oldest_version_first() -> None:
+    async def body() -> None:
+        bench = Bench(batch=2, eta=9, order="edf")
+        for step in range(1, 8):
+            bench.announce(step, step)
+        ids = [bench.push(version) for version in (7, 3, 5, 3)]
+        assert await bench.batch(7) == [ids[1], ids[3]]
 
-    def group(group_id: int) -> Group:
-        return Group(group_id=group_id, task_id="t", prompt_id=0, model_id="m", trajectories=())
+    run(body)
 
-    for group_id, step in [(4, 7), (1, 3), (3, 5), (2, 3), (9, 8)]:
-        buffer.add(group(group_id), step)
-    assert [g.group_id for g in buffer.take(2)] == [4, 1]
-    assert [g.group_id for g in buffer.take_older(5)] == [2]
-    assert [g.group_id for g in buffer.take_older(9)] == [3, 9]
-    assert len(buffer) == 0
+
+def test_a_full_buffer_evicts_with_a_reason_and_frees_the_place() -> None:
+    async def body() -> None:
+        bench = Bench(batch=2, max_groups=2)
+        ids = [bench.push(0) for _ in range(4)]
+        assert bench.books.ledger.counters.dropped == {DropReason.EVICTED: 2}
+        assert bench.books.admissions["model0"].accepted == 2
+        assert await bench.batch(0) == ids[2:]
+        bench.books.ledger.validate()
+
+    run(body)
+
+
+def test_a_batch_replays_its_share_of_what_was_trained_and_counts_it_apart() -> None:
+    async def body() -> None:
+        bench = Bench(batch=4, eta=2, replay_ratio=0.5, replay_policy="newest")
+        first = [bench.push(0) for _ in range(4)]
+        assert await bench.batch(0) == first  # nothing was trained that could be replayed
+        bench.announce(1, 1)
+        second = [bench.push(1) for _ in range(2)]
+        reply = await bench.serving.batch(m.BatchRequest(model_id="model0", version=1, timeout=0))
+        assert reply.batch.group_id.tolist() == [*second, first[3], first[2]]
+        assert reply.buffer_stats["buffer/replayed"] == 2
+        assert await bench.batch(1) == [*second, first[3], first[2]]
+        bench.announce(2, 2)
+        counters = bench.books.ledger.counters
+        assert (counters.trained, counters.replayed) == (6, 2)
+        assert bench.books.admissions["model0"].accepted == 8
+        bench.books.admissions["model0"].validate(counters.states, counters.trained, counters.replayed)
+        bench.books.ledger.validate()
+
+    run(body)
+
+
+def test_a_replay_is_within_the_bound_or_does_not_happen() -> None:
+    async def body() -> None:
+        bench = Bench(batch=2, eta=1, replay_ratio=0.5)
+        first = [bench.push(0), bench.push(0)]
+        assert await bench.batch(0) == first
+        bench.announce(1, 1)
+        third = bench.push(1)
+        served = await bench.batch(1)
+        assert served[0] == third
+        assert served[1] in first  # version 0 is one step old
+        bench.announce(2, 2)
+        bench.push(2)
+        # version 0 is two steps old: only what version 1 sampled may train again
+        assert (await bench.batch(2))[1] == third
+
+    run(body)
+
+
+def test_settling_leaves_what_may_be_replayed() -> None:
+    async def body() -> None:
+        bench = Bench(batch=1, eta=2, replay_ratio=0.5)
+        for step in range(1, 6):
+            bench.push(step - 1)
+            await bench.batch(step - 1)
+            bench.announce(step, step)
+            bench.serving.settle("model0", step)
+        assert bench.books.ledger.trained("model0") == [4, 5]
+
+    run(body)

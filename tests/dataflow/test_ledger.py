@@ -185,6 +185,66 @@ def test_a_batch_is_of_one_model_and_one_at_a_time() -> None:
     ledger.validate()
 
 
+def trained_once() -> Ledger:
+    """Group 1 was trained by step 1; groups 2 and 3 are ready."""
+    ledger = Ledger()
+    for group_id in (1, 2, 3):
+        for event in (Issue(0), Lease((group_id,), "a", 1.0), Finish(group_id, "a", (KEY,)), Curate(group_id)):
+            ledger.handle(event)
+    ledger.handle(Serve((1,), 0))
+    ledger.handle(Acknowledge("model0", 1))
+    return ledger
+
+
+def test_a_replay_takes_a_place_and_changes_no_state() -> None:
+    ledger = trained_once()
+    moves = ledger.handle(Serve((2,), 1, (1,)))
+    assert [(m.group_id, m.before, m.after) for m in moves] == [
+        (2, State.READY, State.SERVED),
+        (1, None, State.SERVED),
+    ]
+    assert (ledger.served("model0"), ledger.replays("model0")) == ([2], [1])
+    ledger.validate()
+    ledger = Ledger.restored(decode(encode(ledger.snapshot()), LedgerSnapshot))
+    assert [m.group_id for m in ledger.handle(Acknowledge("model0", 2))] == [2]
+    c = ledger.counters
+    assert (c.trained, c.replayed, c.issued, c.in_flight) == (2, 1, 3, 1)
+    assert ledger.trained("model0") == [1, 2]
+    ledger.validate()
+
+
+def test_what_a_batch_replays_is_not_settled_before_it_is_trained() -> None:
+    ledger = trained_once()
+    ledger.handle(Serve((2,), 1, (1,)))
+    with pytest.raises(InvariantError, match="cannot be settled"):
+        ledger.handle(Settle("model0", 1))
+    ledger.handle(Settle("model0", 0))
+    ledger.handle(Acknowledge("model0", 2))
+    ledger.handle(Settle("model0", 1))
+    assert ledger.trained("model0") == [2]
+
+
+def test_going_back_takes_replays_back_too() -> None:
+    ledger = trained_once()
+    ledger.handle(Serve((2,), 1, (1,)))
+    ledger.handle(Acknowledge("model0", 2))
+    ledger.handle(Serve((3,), 2, (2, 1)))
+    assert [m.group_id for m in ledger.handle(Rewind("model0", 1))] == [2, 3]
+    assert (ledger.counters.trained, ledger.counters.replayed, ledger.replays("model0")) == (1, 0, [])
+    ledger.validate()
+
+
+@pytest.mark.parametrize("replayed", [(2,), (1, 1), (9,)])
+def test_only_what_was_trained_and_is_not_settled_is_replayed_once_a_batch(replayed: tuple[int, ...]) -> None:
+    ledger = trained_once()
+    with pytest.raises(InvariantError, match="cannot be replayed for model0"):
+        ledger.handle(Serve((3,), 1, replayed))
+    ledger.handle(Settle("model0", 1))
+    with pytest.raises(InvariantError, match="cannot be replayed for model0"):
+        ledger.handle(Serve((3,), 1, (1,)))
+    ledger.validate()
+
+
 def test_acknowledging_nothing_moves_nothing() -> None:
     assert Ledger().handle(Acknowledge("model0")) == []
 
@@ -307,6 +367,7 @@ def test_random_histories_with_recoveries_train_each_group_once(seed: int) -> No
     """Restarts from a snapshot and trainers that go back, anywhere; what the trainer learnt is what the ledger says."""
     chance, ledger = random.Random(seed), Ledger()
     learnt: dict[int, tuple[int, ...]] = {}
+    again: dict[int, int] = {}
     settled = step = 0
     for _ in range(150):
         entries = [e for g in range(1, ledger.counters.issued + 1) if (e := ledger.get(g)) is not None]
@@ -321,23 +382,28 @@ def test_random_histories_with_recoveries_train_each_group_once(seed: int) -> No
             case 5 if by_state[State.DONE]:
                 ledger.handle(Curate(chance.choice(by_state[State.DONE])))
             case 6 if by_state[State.READY] and not ledger.served("model0"):
-                ledger.handle(Serve(tuple(by_state[State.READY][:2]), step))
+                known = ledger.trained("model0")
+                replayed = tuple(chance.sample(known, chance.randint(0, min(2, len(known)))))
+                ledger.handle(Serve(tuple(by_state[State.READY][:2]), step, replayed))
             case 7 if ledger.served("model0"):
                 step += 1
                 learnt[step] = tuple(ledger.served("model0"))
+                again[step] = len(ledger.replays("model0"))
                 ledger.handle(Acknowledge("model0", step))
             case 8:
                 step = chance.randint(settled, step)
                 learnt = {s: groups for s, groups in learnt.items() if s <= step}
+                again = {s: n for s, n in again.items() if s <= step}
                 back = [move.group_id for move in ledger.handle(Rewind("model0", step))]
                 if back:
                     ledger.handle(Requeue(tuple(chance.sample(back, chance.randint(1, len(back))))))
             case 9:
-                if chance.random() < 0.5:
+                if chance.random() < 0.5 and not ledger.replays("model0"):
                     settled = chance.randint(settled, step)
                     ledger.handle(Settle("model0", settled))
                 ledger = Ledger.restored(decode(encode(ledger.snapshot()), LedgerSnapshot))
         ledger.validate()
     trained = [group_id for groups in learnt.values() for group_id in groups]
     assert len(trained) == len(set(trained)) == ledger.counters.trained
+    assert ledger.counters.replayed == sum(again.values())
     assert ledger.counters.asked == ledger.counters.issued

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow.core.data import Batch
+from astraflow.core.data import Batch, Failed
 from astraflow.core.protocol import messages as m
+from astraflow.dataflow.audit import audit
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.ledger import State
-from astraflow.dataflow.scripted import Rehearsal, ScriptedRaaS, ScriptedTrainer, example_rows
+from astraflow.dataflow.scripted import Outcome, Rehearsal, ScriptedRaaS, ScriptedTrainer, example_rows
 from astraflow.dataflow.store import LedgerStore
 from astraflow.errors import ConfigError, ConflictError
 
@@ -325,3 +326,85 @@ async def test_the_work_of_another_process_of_that_name_goes_to_others(run: Run)
         await second.join(raas("a", hold=True), incarnation="two")
         assert ledger.counters.lost_leases == 8
         ledger.validate()
+
+
+@synchronous
+async def test_replays_go_on_after_a_restart_and_a_rewind(make_settings: MakeSettings, tmp_path: Path) -> None:
+    replay = {"ratio": 0.5, "policy": "uniform"}
+    run = Run(make_settings(buffer={"replay": replay, "max_staleness": 3}, ledger={"keep_steps": 0}), tmp_path)
+    async with run.dataflow().running() as first:
+        await first.join(raas())
+        trainer = first.trainer(2 * B)
+        await trainer.begin()
+        trained = [groups_of((await trainer.train()).batch) for _ in range(3)]
+        assert len(set(trained[1]) & set(trained[0])) == B // 2
+        reply = await trainer.batch()
+        assert reply.buffer_stats["buffer/replayed"] == B // 2
+        pool = [group.group_id for group in first.service.serving.held("model0")]
+        before = first.service.books.ledger.counters
+        assert (before.trained, before.replayed) == (B + 2 * B // 2, 2 * B // 2)
+    async with run.dataflow().running() as second:
+        again = ScriptedTrainer(second.client, batch_size=2 * B)
+        again.version, again.step = trainer.version, trainer.step
+        assert same((await again.batch()).batch, reply.batch)
+        held = [group.group_id for group in second.service.serving.held("model0")]
+        assert set(groups_of(reply.batch)) <= set(held) <= set(pool)
+        await second.join(raas("b"))
+        again.version, again.step = again.version + 1, again.step + 1
+        await again.announce()
+        await again.train()
+        await again.recover(step=4)
+        ledger = second.service.books.ledger
+        c = ledger.counters
+        assert c.trained + c.replayed == 4 * B
+        for _ in range(3):
+            assert len(groups_of((await again.train()).batch)) == B
+        assert c.trained + c.replayed == 7 * B
+        assert c.dropped.total() == 0
+        ledger.validate()
+    report = audit(run.path / "ledger")
+    assert report.conserved, report.problems
+    assert report.replayed == c.replayed
+
+
+@synchronous
+async def test_bound_and_batch_in_samples_hold_over_a_restart(make_settings: MakeSettings, tmp_path: Path) -> None:
+    def short(task: m.Task, version: int) -> list[Outcome]:
+        return [0.0, 1.0, Failed("crash"), 0.5] if task.group_id % 2 else [0.0, 1.0, Failed("crash"), Failed("crash")]
+
+    run = Run(make_settings(n_samples=4, buffer={"count": "samples", "max_staleness": 1}), tmp_path)
+    samples, eta = 12, 1
+
+    def check(dataflow: Rehearsal) -> None:
+        admission = dataflow.service.books.admissions["model0"]
+        assert admission.accepted + admission.running <= (eta + admission.step + 1) * samples + 3
+        dataflow.service.books.ledger.validate()
+
+    async with run.dataflow().running() as first:
+        await first.join(ScriptedRaaS("a", Rehearsal.TOKEN, short, max_concurrency=50))
+        trainer = first.trainer(samples)
+        await trainer.begin()
+        for _ in range(3):
+            reply = await trainer.train()
+            rows = len(reply.batch.lengths)
+            assert samples <= rows < samples + 4  # groups of two and three, until there are twelve samples
+            assert reply.buffer_stats["buffer/groups"] == len(groups_of(reply.batch)) > 3
+            check(first)
+        reply = await trainer.batch()
+        await until(lambda: first.service.serving.ready("model0") > 0)
+        before = first.service.books.admissions["model0"]
+    async with run.dataflow().running() as second:
+        after = second.service.books.admissions["model0"]
+        assert after.samples == before.samples == 4
+        check(second)
+        again = ScriptedTrainer(second.client, batch_size=samples)
+        again.version, again.step = trainer.version, trainer.step
+        assert same((await again.batch()).batch, reply.batch)
+        await second.join(ScriptedRaaS("b", Rehearsal.TOKEN, short, max_concurrency=50))
+        again.version, again.step = again.version + 1, again.step + 1
+        await again.announce()
+        for _ in range(3):
+            await again.train()
+            check(second)
+    report = audit(run.path / "ledger")
+    assert report.conserved, report.problems

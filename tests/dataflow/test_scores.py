@@ -22,6 +22,17 @@ def test_two_prompts_of_four_runs_with_one_success() -> None:
     assert result.mean_reward == 0.125
 
 
+def test_pass_at_fewer_than_all_samples_and_its_interval() -> None:
+    scores = [PromptScores([1.0] + [0.0] * 7) for _ in range(4)]
+    result = score_dataset(scores, 4, seed=1)
+    assert (result.avg_at_k, result.pass_at_k, result.k) == (12.5, pytest.approx(50.0), 4)
+    assert result.pass_at_k_interval == pytest.approx((50.0, 50.0))
+    mixed = score_dataset([PromptScores([1.0, 0.0]), PromptScores([0.0, 0.0])] * 20, 2, seed=1)
+    low, high = mixed.pass_at_k_interval
+    assert low < mixed.pass_at_k == 50.0 < high
+    assert (low, high) == pytest.approx((2 * mixed.avg_at_k_interval[0], 2 * mixed.avg_at_k_interval[1]))
+
+
 def test_samples_without_a_reward_are_wrong_and_counted() -> None:
     result = score_dataset([PromptScores([1.0, 0.5], invalid=2, greedy=1.0)], 4, seed=1)
     assert (result.avg_at_k, result.invalid, result.mean_reward, result.greedy) == (25.0, 2, 0.75, 100.0)

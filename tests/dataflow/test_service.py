@@ -1,7 +1,10 @@
 """The service over the wire: wrong requests change nothing, status tells what goes on."""
 
 import asyncio
+import json
+import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +16,7 @@ from astraflow.core.protocol import in_process
 from astraflow.core.protocol import messages as m
 from astraflow.core.protocol.http import BODY_LIMIT, MSGPACK, SCHEMA_HEADER
 from astraflow.dataflow.config import DataflowSettings
+from astraflow.dataflow.eval_log import EvalLog
 from astraflow.dataflow.scripted import Rehearsal, ScriptedRaaS, ScriptedTrainer, example_rows, manifest
 from astraflow.errors import ConflictError, DeadlineError, PeerError
 
@@ -236,6 +240,85 @@ def test_an_evaluation_goes_on_when_a_raas_dies(make_settings: MakeSettings) -> 
     run(make_settings(**EVALS), test, eval_rows={"held_out": example_rows(3)})
 
 
+def _lanes(peer: ScriptedRaaS, version: int) -> set[str]:
+    return {lane for lane, _, served in peer.submitted if served == version}
+
+
+def test_a_concurrent_round_is_held_by_a_share_of_the_pool_while_training_goes_on(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        peers = [raas(name) for name in "abc"]
+        for peer in peers:
+            await rehearsal.join(peer)
+        trainer = rehearsal.trainer(4)
+        await trainer.begin()
+        await trainer.train()
+        for peer in peers:
+            peer.hold("eval")
+        round_ = asyncio.create_task(trainer.announce(run_eval=True))
+        await until(lambda: any(r.lane == "eval" for peer in peers for r, _ in peer.running.values()))
+        holders = [peer for peer in peers if any(r.lane == "eval" for r, _ in peer.running.values())]
+        assert len(holders) == 1  # a third of the places is the share
+        beside = rehearsal.trainer(4)
+        beside.version, beside.step = trainer.version, trainer.step
+        for _ in range(5):  # more steps than the bound: the others follow, the holder waits for its round
+            await beside.train()
+        assert rehearsal.service.evaluation.running
+        assert holders[0].version == 1
+        others = [peer for peer in peers if peer is not holders[0]]
+        await until(lambda: all(peer.version == 6 for peer in others))
+        in_flight = set(holders[0].running)
+        await holders[0].finish(sorted(in_flight))
+        while not round_.done():
+            await holders[0].finish()
+            await asyncio.sleep(0)
+        results = (await round_).eval_results
+        assert results is not None
+        assert results.version == 1
+        assert results.datasets["held_out"].sample_count == 2 * 20
+        assert _lanes(others[0], 6) | _lanes(others[1], 6) == {"train"}
+        await until(lambda: holders[0].version == 6)
+        assert rehearsal.service.books.ledger.counters.lost_leases == 0
+
+    settings = make_settings(eval={"mode": "concurrent", "share": 0.34}, **EVALS)
+    run(settings, test, eval_rows={"held_out": example_rows(20)})
+
+
+def test_where_the_holder_of_a_round_dies_another_that_can_goes_on(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        first = raas("a", hold=True, max_concurrency=9)
+        await rehearsal.join(first)
+        evaluating = asyncio.create_task(rehearsal.trainer(4).begin(run_eval=True))
+        await until(lambda: any(r.lane == "eval" for r, _ in first.running.values()))
+        assert sum(r.lane == "eval" for r, _ in first.running.values()) == 4  # half of its places: it is alone
+        await rehearsal.join(raas("b"))
+        await rehearsal.client.deregister_raas("a", drain=False)
+        results = (await evaluating).eval_results
+        assert results is not None
+        assert results.datasets["held_out"].sample_count == 6
+
+    run(make_settings(eval={"mode": "concurrent"}, **EVALS), test, eval_rows={"held_out": example_rows(3)})
+
+
+def test_samples_of_the_first_rows_are_kept(make_settings: MakeSettings, tmp_path: Path) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        await rehearsal.join(raas("a"))
+        await rehearsal.trainer(4).begin(run_eval=True)
+        lines = [json.loads(line) for line in (tmp_path / "version_000000.jsonl").read_text().splitlines()]
+        assert [(x["row"], x["greedy"], x["sample"], x["reward"]) for x in lines] == [
+            (row, greedy, sample, 1.0 - sample)
+            for row in range(2)
+            for greedy, samples in ((False, 2), (True, 1))
+            for sample in range(samples)
+        ]
+        assert {x["dataset"] for x in lines} == {"held_out"}
+        assert lines[0]["trajectories"][0] == {
+            "model_id": "model0", "agent": "", "stop": "stop", "tokens": 3, "text": "5 tokens",
+        }  # fmt: skip
+
+    log = EvalLog(tmp_path, 2, lambda ids: f"{len(ids)} tokens")
+    run(make_settings(**EVALS), test, eval_rows={"held_out": example_rows(3)}, eval_log=log)
+
+
 def test_without_evaluation_datasets_there_are_no_results(make_settings: MakeSettings) -> None:
     async def test(rehearsal: Rehearsal) -> None:
         assert (await rehearsal.trainer(4).begin(run_eval=True)).eval_results is None
@@ -309,3 +392,49 @@ def test_a_dead_peer_does_not_end_the_service(make_settings: MakeSettings) -> No
             await rehearsal._connect(peer.url).cancel([])
 
     run(make_settings(), test)
+
+
+@pytest.mark.parametrize(("outcome", "reason"), [([1.0, 1.0], "zero_advantage"), (None, "rejected")])
+def test_whoever_waits_for_a_batch_is_told_what_was_dropped(
+    make_settings: MakeSettings, outcome: list[float] | None, reason: str
+) -> None:
+    """Rewards that are always equal, a workflow that always rejects: a visible outcome, not a silent wait."""
+
+    async def test(rehearsal: Rehearsal) -> None:
+        peer = ScriptedRaaS("a", Rehearsal.TOKEN, lambda task, version: outcome)
+        await rehearsal.join(peer)
+        trainer = rehearsal.trainer(4)
+        await trainer.begin()
+        waiting = asyncio.create_task(trainer.batch(1.0))
+        await until(lambda: len(peer.submitted) > 20)
+        (wait,) = rehearsal.service.status()["waiting"]
+        assert re.search(
+            rf"2 more groups \(0 of 2 ready\); RaaS: a healthy.*; dropped since the last batch: \d+ {reason}",
+            wait["on"],
+        )
+        with pytest.raises(DeadlineError, match=rf"dropped since the last batch: \d+ {reason}"):
+            await waiting
+
+    run(make_settings(), test)
+
+
+def test_dynamic_sampling_ends_the_run_where_its_end_is_configured(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        await rehearsal.join(ScriptedRaaS("a", Rehearsal.TOKEN, lambda task, version: [1.0, 1.0]))
+        trainer = rehearsal.trainer(4)
+        await trainer.begin()
+        with pytest.raises(PeerError, match=r"no batch for model0 \(buffer.max_refill\): .* zero_advantage"):
+            await trainer.batch(10.0)
+        assert rehearsal.service.stopping.is_set()
+
+    run(make_settings(buffer={"max_refill": 30}), test)
+
+
+def test_a_batch_that_never_fits_the_buffer_is_refused_at_once(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        with pytest.raises(ConflictError, match=r"a batch of 4 groups never fills: dataflow.buffer.max_groups is 3"):
+            await rehearsal.trainer(8).begin()
+        assert rehearsal.service.policies.get("model0").ready is None
+        await rehearsal.trainer(6).begin()
+
+    run(make_settings(buffer={"max_groups": 3}), test)

@@ -1,5 +1,7 @@
 """CASES "Staleness and buffer": admission and consumption."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,6 @@ from astraflow.dataflow.staleness import (
     VersionSteps,
     capacity,
     mask_stale,
-    sampled_versions,
 )
 from astraflow.errors import InvariantError
 
@@ -91,6 +92,39 @@ def test_training_frees_no_place_but_its_step_does() -> None:
         admission.advance(0)
 
 
+def test_places_of_replays_in_later_batches_are_reserved_but_never_the_next_batch() -> None:
+    for replays in range(8):
+        admission = Admission(8, 3, replays=replays)
+        assert admission.capacity(1000) == 4 * 8 - 3 * replays >= 8
+    admission = Admission(1, 1, step=4)
+    admission.moved(Moved(3, None, State.SERVED))  # a replay takes a place, too
+    assert (admission.accepted, admission.capacity(9)) == (5, 1)
+    admission.moved(Moved(3, State.SERVED, State.TRAINED))
+    admission.validate(Counter(), 3, replayed=2)
+
+
+def test_in_samples_a_group_counts_for_what_it_has_once_that_is_known() -> None:
+    admission = Admission(16, 1, samples=4)  # batches of four groups of four
+    assert admission.capacity(1000) == 8
+    for _ in range(6):
+        admission.moved(Moved(1, None, State.QUEUED))
+    assert (admission.running, admission.capacity(1000), admission.capacity(7)) == (24, 2, 1)
+    for samples in (4, 3, 2):
+        admission.moved(Moved(1, State.QUEUED, State.LEASED))
+        admission.moved(Moved(1, State.LEASED, None))
+        admission.moved(Moved(1, None, State.DONE, "m"))
+        admission.moved(Moved(1, State.DONE, State.READY, "m", samples=samples))
+    assert (admission.running, admission.accepted, admission.capacity(1000)) == (12, 9, 2)
+    admission.moved(Moved(1, State.READY, State.DROPPED, "m", samples=2))
+    assert (admission.accepted, admission.capacity(1000)) == (7, 3)
+    admission.moved(Moved(1, State.READY, State.SERVED, "m", samples=3))
+    admission.moved(Moved(1, State.SERVED, State.TRAINED, "m", samples=3))
+    assert admission.accepted == 7
+    admission.moved(Moved(1, State.READY, None, "m", samples=4))
+    admission.moved(Moved(1, None, State.QUEUED))
+    assert (admission.running, admission.accepted) == (16, 3)
+
+
 def test_a_lagging_raas_gets_only_the_places_that_its_version_fills_in_time() -> None:
     admission = Admission(4, 2, step=5)
     assert admission.capacity(1000, step=5) == 12
@@ -112,7 +146,7 @@ def test_steps_not_numbers_make_the_age() -> None:
 
 
 def test_sampled_versions_are_distinct_and_without_context() -> None:
-    assert sampled_versions(group([2, 2, 3], [1, 1, 3])).tolist() == [1, 2, 3]
+    assert group([2, 2, 3], [1, 1, 3]).versions.tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

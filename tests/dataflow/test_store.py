@@ -8,6 +8,7 @@ import pytest
 
 from astraflow.core.data import Group, Value, encode
 from astraflow.core.protocol import messages as m
+from astraflow.dataflow.curriculum import Curriculum
 from astraflow.dataflow.ledger import Issue, Lease, Ledger
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.records import Announced, Item, Kept, Released, Snapshot, SnapshotTaken, TrainerReady, Var
@@ -49,7 +50,7 @@ def test_records_come_back_in_order(tmp_path: Path) -> None:
 def test_a_snapshot_stands_for_all_before_it_and_the_log_keeps_all(tmp_path: Path) -> None:
     store, ledger, policies = LedgerStore(tmp_path), Ledger(), Policies({"model0": 2})
     ledger.handle(Issue(3, 1))
-    snapshot = Snapshot(ledger.snapshot(), policies.snapshot())
+    snapshot = Snapshot(ledger.snapshot(), policies.snapshot(), Curriculum({"a": 4}, 1).snapshot())
     store.commit([RECORDS[2], SnapshotTaken(encode(snapshot)), RECORDS[3]])
     loaded = store.load()
     assert loaded.records == [RECORDS[3]]

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
+import msgspec
+
 from astraflow.core.protocol import messages as m
+from astraflow.core.workflow.api.group import GroupPolicy
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.scripted import example_rows
 from astraflow.dataflow.workflows import eval_sets, samples_per_group, workflow_requests
@@ -21,6 +24,8 @@ def test_workflows_are_told_to_every_raas(make_settings: MakeSettings) -> None:
     settings = make_settings(
         workflow_spec={"workflow_cls": "rlvr", "reward_fn": "x:y", "gconfig_overrides": {"top_p": 0.9}, "color": "red"},
         episode_timeout_s=9,
+        group={"max_retries": 1, "over_sample": 2, "straggler": "replace", "patience": 4},
+        buffer={"min_group_size": 3},
         **EVALS,
     )
     default, evaluation, _ = workflow_requests(settings.dataflow)
@@ -30,9 +35,19 @@ def test_workflows_are_told_to_every_raas(make_settings: MakeSettings) -> None:
         reward_fn="x:y",
         gconfig_overrides={"top_p": 0.9},
         workflow_kwargs={"color": "red"},
-        group_policy={"episode_timeout_s": 9.0},
+        group_policy={
+            "episode_timeout_s": 9.0,
+            "max_retries": 1,
+            "over_sample": 2,
+            "straggler": "replace",
+            "patience": 4.0,
+            "min_group_size": 3,
+        },
     )
     assert (evaluation.workflow_id, evaluation.gconfig_overrides) == ("eval/w", {"n_samples": 2})
+    assert evaluation.group_policy == {"episode_timeout_s": 9.0}  # an evaluation takes every sample
+    for request in (default, evaluation):
+        msgspec.convert(request.group_policy, GroupPolicy, strict=True).check()
 
 
 def test_samples_per_group_are_those_of_the_training_workflow(make_settings: MakeSettings) -> None:

@@ -27,7 +27,7 @@ def test_a_trainers_key_is_found_by_its_sections_names(name: str) -> None:
 
 def test_a_section_is_explained_with_all_that_is_in_it() -> None:
     paths = [found.path for found in explain("dataflow.eval")]
-    assert paths == ["dataflow.eval", "dataflow.eval.mode", "dataflow.eval.timeout_s"]
+    assert paths == ["dataflow.eval", *(f"dataflow.eval.{key}" for key in ("mode", "share", "keep_rows", "timeout_s"))]
 
 
 def test_almost_every_key_is_read_by_a_module_that_the_source_shows() -> None:

@@ -5,11 +5,14 @@ Dataflow's side: which samples are in a group, and what its mean and standard de
 """
 
 import pytest
+import torch
 
 from astraflow.core.data import Batch, Failed, Group, Invalid, Value
+from astraflow.core.data.trajectory import Episode
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.curation import Occurrence, groups_of
 from astraflow.dataflow.scripted import Outcome, group_result, trajectory
+from astraflow.train_worker.algorithms.normalisation import group_statistics
 
 
 def group_of(group_id: int, *outcomes: Outcome) -> Group:
@@ -44,3 +47,32 @@ def test_statistics_follow_the_group_id_whatever_the_rows() -> None:
     # three branches of one sample count once
     assert batch.group_reward_mean.tolist() == [0.5] * 4 + [0.5] * 3 + [7.0]
     assert batch.group_reward_std[[0, 4, 7]] == pytest.approx([0.7071068, 0.5, 0.0])
+
+
+def test_dataflow_and_trainer_count_a_sample_of_several_trajectories_alike() -> None:
+    """A sample's reward is the mean over its trajectories, here and where advantages are made."""
+    task = m.Task(task_id="t#1", group_id=1, data={})
+    chain = tuple(trajectory(task, 0, Value(reward), (0,)) for reward in (8.1, 9.0, 10.0))
+    group = group_of(1, chain, 2.0, (trajectory(task, 2, Value(4.0), (0,)), trajectory(task, 2, Value(0.0), (0,))))
+    assert group.rewards.tolist() == pytest.approx([9.0333333, 2.0, 2.0])
+    batch = Batch.of([group])
+    of = group_statistics(*(torch.from_numpy(a) for a in (batch.rewards, batch.group_id, batch.sample_id)))
+    assert of.mean.tolist() == pytest.approx(batch.group_reward_mean.tolist())
+    assert of.std.tolist() == pytest.approx(batch.group_reward_std.tolist())
+
+
+def test_an_episode_comes_to_its_last_reward_and_counts_with_their_mean() -> None:
+    task = m.Task(task_id="t#1", group_id=1, data={})
+    rewards = (Value(0.0), Value(1.0), Invalid("crash"))
+    episode = Episode(tuple(trajectory(task, 0, reward, (0,)) for reward in rewards))
+    assert (episode.reward, episode.outcome) == (0.5, 1.0)
+    assert (Episode(episode.trajectories[2:]).reward, Episode(()).outcome) == (None, None)
+
+
+def test_equal_means_of_unequal_trajectories_are_not_equal_rewards() -> None:
+    task = m.Task(task_id="t#1", group_id=1, data={})
+    pair = (trajectory(task, 0, Value(1.0), (0,)), trajectory(task, 0, Value(0.0), (0,)))
+    assert not group_of(1, pair, 0.5).equal_rewards
+    tenths = group_of(1, *(tuple(trajectory(task, i, Value(0.1), (0,)) for _ in range(3)) for i in range(3)))
+    assert tenths.equal_rewards
+    assert tenths.reward_std == 0.0

@@ -36,7 +36,7 @@ def zero(task: m.Task, version: int) -> list[float]:
         (
             [{"hold": True}],
             0,
-            r"on 2 more groups \(0 of 2 ready\); RaaS: r0 healthy, 6 in flight; dropped so far: none",
+            r"on 2 more groups \(0 of 2 ready\); RaaS: r0 healthy, 6 in flight; dropped since the last batch: none",
         ),
         ([{"hold": True}], 3, "on version 3 of 'model0' to be announced; 0 is current"),
     ],

@@ -1,8 +1,9 @@
 """LAW 26. A crash at any point loses no occurrence and, in the surviving lineage, trains none twice.
 
 10,000 crashes of Dataflow, one after each record of many short runs (and within what one call records), with trainers
-that are restored at earlier steps before and after. Everything that decides is real: ledger, books, policies, recovery,
-the log's own encoding. Only loops, sockets and files are left out.
+that are restored at earlier steps before and after, and with batches that train some groups again on purpose.
+Everything that decides is real: ledger, books, policies, recovery, the log's own encoding. Only loops, sockets and
+files are left out.
 """
 
 import random
@@ -11,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from astraflow.core.data import Group, Value, decode
+from astraflow.core.data import Group, Value, decode, encode
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.barrier import VersionBarrier
 from astraflow.dataflow.books import Books
-from astraflow.dataflow.data_acquisition import DatasetCursor
+from astraflow.dataflow.config import CurriculumConfig, DifficultyConfig, GresoConfig, SolvedConfig
+from astraflow.dataflow.curriculum import Curriculum
 from astraflow.dataflow.ledger import (
     Acknowledge,
     Curate,
@@ -24,19 +26,37 @@ from astraflow.dataflow.ledger import (
     GroupKey,
     Issue,
     Lease,
+    Ledger,
     LoseLeases,
     Serve,
     State,
 )
 from astraflow.dataflow.policies import Policies, Published
+from astraflow.dataflow.prompts import visit_of
 from astraflow.dataflow.raas_pool import RaaSPool
-from astraflow.dataflow.records import Item, Kept, Loaded, Record, Released, Snapshot, SnapshotTaken, Var
+from astraflow.dataflow.records import (
+    Announced,
+    Item,
+    Kept,
+    Loaded,
+    Record,
+    Released,
+    Snapshot,
+    SnapshotTaken,
+    TrainerReady,
+    Var,
+)
 from astraflow.dataflow.recovery import Recovery, replay, usable
 from astraflow.dataflow.scripted import manifest, trajectory
 
 CUTS = 10_000
-B, ETA, ROWS, STEPS, KEEP = 1, 2, 3, 4, 3
+B, ETA, ROWS, STEPS, KEEP = 2, 2, 3, 4, 3
 MODEL, KEY = "model0", GroupKey("model0")
+
+
+def curriculum() -> Curriculum:
+    rules = CurriculumConfig(greso=GresoConfig(), solved=SolvedConfig(after=3, passes=1), difficulty=DifficultyConfig())
+    return Curriculum({"a": ROWS, "b": 2 * ROWS}, 1, weights=[2, 1], rules=rules)
 
 
 class Disk:
@@ -94,13 +114,17 @@ class Buffer:
     def __init__(self) -> None:
         self.ready: dict[int, Group] = {}
         self.served: list[Group] = []
+        self.trained: dict[int, Group] = {}
 
     def held(self, model_id: str) -> list[Group]:
-        return [*self.served, *self.ready.values()]
+        return [*self.served, *self.ready.values(), *self.trained.values()]
 
-    def reload(self, model_id: str, ready: Iterable[Group], served: Sequence[Group] = ()) -> None:
+    def reload(
+        self, model_id: str, ready: Iterable[Group], served: Sequence[Group] = (), trained: Iterable[Group] = ()
+    ) -> None:
         self.ready = {group.group_id: group for group in ready}
         self.served = list(served)
+        self.trained = {group.group_id: group for group in trained}
 
 
 class Dataflow:
@@ -112,10 +136,10 @@ class Dataflow:
         self.policies = Policies({MODEL: 1})
         loaded, published = disk.load()
         self.buffer: Any = Buffer()
-        self.books = Books(replay(loaded, self.policies, published), self.pool, disk)
-        self.cursor = DatasetCursor(ROWS, 1)
+        self.curriculum = curriculum()
+        self.books = Books(replay(loaded, self.policies, published, self.curriculum), self.pool, disk)
         self.recovery = Recovery(
-            self.policies, self.books, self.buffer, self.pool, VersionBarrier(1.0), self.cursor, ETA
+            self.policies, self.books, self.buffer, self.pool, VersionBarrier(1.0), self.curriculum, ETA, 0.5
         )
         kept = disk.kept()
         self.recovery.restart(kept.get)
@@ -139,9 +163,10 @@ class Dataflow:
         if published is not None:
             self.recovery.announced(published)
             if published.step > before:
+                self.buffer.trained |= {group.group_id: group for group in self.buffer.served}
                 self.buffer.served = []
                 self.books.record(Acknowledge(MODEL, published.step))
-                self.books.settle(MODEL, published.step - KEEP)
+                self.settle(published.step - KEEP)
                 self.books.admissions[MODEL].advance(published.step)
             self.pool.versions.publish(published)
 
@@ -157,7 +182,7 @@ class Dataflow:
         queued = self.books.ledger.counters.states[State.QUEUED]
         room = min(self.pool.serving[0].available, self.books.capacity(4) + queued)
         for _ in range(room - queued):
-            self.books.record(Issue(*self.cursor.next()))
+            self.books.record(Issue(*self.curriculum.next()))
         ids = self.books.ledger.queued(max(0, room))
         if ids:
             self.books.record(Lease(tuple(ids), self.key, 9.0))
@@ -171,25 +196,40 @@ class Dataflow:
         task = m.Task(task_id="t", group_id=group_id, data={})
         group = Group(
             group_id=group_id, task_id="t", prompt_id=entry.prompt_id, model_id=MODEL,
-            trajectories=(trajectory(task, 0, Value(1.0), [version]),),
+            trajectories=(trajectory(task, 0, Value(float(chance.random() < 0.7)), [version]),),
         )  # fmt: skip
         if not usable(group, self.policy):
             self.books.record(LoseLeases(self.key, (group_id,)))
             return
         drop = DropReason.ZERO_ADVANTAGE if chance.random() < 0.2 else None
-        self.books.record(Finish(group_id, self.key, (KEY,)))
+        visit = visit_of([group])
+        self.books.record(Finish(group_id, self.key, (KEY,), visit=visit))
+        self.curriculum.visited(entry.prompt_id, entry.epoch, visit)
         if drop is None:
             self.books.keep(group)
         self.books.record(Curate(group_id, drop, 1))
         if drop is None:
             self.buffer.ready[group_id] = group
 
-    def batch(self) -> list[int]:
-        if not self.buffer.served and len(self.buffer.ready) >= B:
-            ids = list(self.buffer.ready)[:B]
-            self.buffer.served = [self.buffer.ready.pop(group_id) for group_id in ids]
-            self.books.record(Serve(tuple(ids), self.policy.version))
-        return [group.group_id for group in self.buffer.served]
+    def settle(self, step: int) -> None:
+        self.books.settle(MODEL, min(step, self.policy.step - ETA))
+
+    def batch(self, chance: random.Random) -> tuple[list[int], list[int]]:
+        """What a step trains for the first time, and what again."""
+        young = self.books.ledger.trained(MODEL, after=self.policy.step - ETA)
+        assert set(young) <= set(self.buffer.trained)  # also after a restart and a rewind
+        again = chance.sample(young, min(len(young), chance.randrange(B)))
+        if not self.buffer.served and len(self.buffer.ready) >= B - len(again):
+            ids = list(self.buffer.ready)[: B - len(again)]
+            self.buffer.served = [
+                *(self.buffer.ready.pop(group_id) for group_id in ids),
+                *(self.buffer.trained[group_id] for group_id in again),
+            ]
+            self.books.record(Serve(tuple(ids), self.policy.version, tuple(again)))
+        replays = self.books.ledger.replays(MODEL)
+        served = [group.group_id for group in self.buffer.served]
+        assert served == [*self.books.ledger.served(MODEL), *replays]
+        return served[: len(served) - len(replays)], replays
 
 
 class Trainer:
@@ -197,8 +237,9 @@ class Trainer:
 
     def __init__(self) -> None:
         self.step = self.version = 0
-        self.learnt: dict[int, list[int]] = {}
-        self.kept: tuple[int, int, dict[int, list[int]]] | None = None
+        self.learnt: dict[int, tuple[list[int], list[int]]] = {}
+        """Step → what it trained for the first time, and what again."""
+        self.kept: tuple[int, int, dict[int, tuple[list[int], list[int]]]] | None = None
         self.owed: list[Any] = []
         """Calls that are not answered: made again until they are."""
         self.begun = False
@@ -247,7 +288,7 @@ class World:
             self.cut = None
             self.dataflow = Dataflow(self.disk)
             self.working = []  # its leases are lost; results of the old ones find no lease
-            return None if crashed_within else (result if not isinstance(result, list) else None)
+            return None if crashed_within else (result if not isinstance(result, list | tuple) else None)
         return result
 
     def run(self) -> None:
@@ -283,7 +324,7 @@ class World:
                 return
             trainer.version = 0 if owed.manifest is not None else number
         elif owed == "keep":
-            if self.call(lambda d: d.books.settle(MODEL, trainer.step) or True) is None:
+            if self.call(lambda d: d.settle(trainer.step) or True) is None:
                 return
         elif self.call(lambda d: d.notify(trainer.announcement()) or True) is None:
             return
@@ -291,8 +332,8 @@ class World:
 
     def train(self) -> None:
         trainer = self.trainer
-        groups = self.call(lambda d: d.batch())
-        if groups:
+        groups = self.call(lambda d: d.batch(self.chance))
+        if groups is not None and groups[0]:
             trainer.step, trainer.version = trainer.step + 1, trainer.version + 1
             trainer.learnt[trainer.step] = groups
             trainer.owed = ["next"]
@@ -304,17 +345,39 @@ class World:
     def check(self) -> None:
         ledger, learnt = self.dataflow.books.ledger, self.trainer.learnt
         ledger.validate()
-        trained = [group_id for step in sorted(learnt) for group_id in learnt[step]]
+        trained = [group_id for step in sorted(learnt) for group_id in learnt[step][0]]
+        assert ledger.counters.replayed == sum(len(again) for _, again in learnt.values())
+        assert all(set(again) <= {g for s in range(max(1, step - ETA), step) for g in learnt[s][0]}
+                   for step, (_, again) in learnt.items())  # fmt: skip
         assert sorted(learnt) == list(range(1, STEPS + 1))
-        assert len(set(trained)) == len(trained) == ledger.counters.trained == B * STEPS
+        assert len(set(trained)) == len(trained) == ledger.counters.trained
+        assert ledger.counters.trained + ledger.counters.replayed == B * STEPS
         c = ledger.counters
+        in_batch = len(ledger.replays(MODEL))
+        self.dataflow.books.admissions[MODEL].validate(c.states, c.trained, c.replayed + in_batch)
         assert c.issued == c.trained + c.dropped.total() + c.in_flight
         assert set(c.dropped) <= {DropReason.ZERO_ADVANTAGE}
         assert not set(trained) & set(ledger.kept - set(ledger.trained(MODEL)))
-        cursor = DatasetCursor(ROWS, 1)
-        issued = [(item.prompt_id, item.epoch) for item in self.disk.items if isinstance(item, Issue)]
-        assert issued == [cursor.next() for _ in issued]
+        self.check_curriculum()
         assert set(self.disk.kept()) <= ledger.kept | set(trained)
+
+    def check_curriculum(self) -> None:
+        """Whatever was asked for is what a curriculum without crashes asks for, given the results that count."""
+        fresh, ledger = curriculum(), Ledger()
+        for item in self.disk.items:
+            match item:
+                case Issue():
+                    assert (item.prompt_id, item.epoch) == fresh.next()
+                    ledger.handle(item)
+                case Finish():
+                    entry = ledger.get(item.group_id)
+                    if ledger.handle(item) and entry is not None:
+                        fresh.visited(entry.prompt_id, entry.epoch, item.visit)
+                case Kept() | Released() | Var() | SnapshotTaken() | TrainerReady() | Announced():
+                    pass
+                case _:
+                    ledger.handle(item)
+        assert encode(fresh.snapshot()) == encode(self.dataflow.curriculum.snapshot())
 
 
 def test_ten_thousand_crashes_lose_nothing_and_train_nothing_twice() -> None:

@@ -61,15 +61,67 @@ def test_a_shut_gate_has_a_deadline_that_says_why(monkeypatch: pytest.MonkeyPatc
     asyncio.run(body())
 
 
-@pytest.mark.parametrize(("mode", "stop"), [("abort", "abort"), ("wait", "length")])
-def test_a_pause_ends_or_awaits_what_is_in_flight(mode: str, stop: str) -> None:
+def test_a_pause_awaits_what_is_in_flight() -> None:
     async def body() -> None:
         router = opened(engine("model0", 10))
         running = asyncio.create_task(router.agenerate(request(tokens=50)))
         await asyncio.sleep(0)
-        await router.pause("model0", mode)
-        assert running.done() or router.engines["model0"].load().running == 0
-        assert (await running).stop_reason == stop
+        await router.pause("model0", "wait")
+        assert (await running).stop_reason == "length"
+
+    asyncio.run(body())
+
+
+def test_what_a_pause_aborts_goes_on_from_its_tokens_on_the_newest_weights() -> None:
+    asked: list[ModelRequest] = []
+
+    def script(request: ModelRequest) -> list[int]:
+        asked.append(request)
+        return list(range(100 + len(request.input_ids), 200))
+
+    async def body() -> None:
+        served = ScriptedEngine("model0", script)
+        router = opened(served)
+        gconfig = GenerationHyperparameters(max_new_tokens=20, min_new_tokens=15, seed=7)
+        first = ModelRequest(rid="r", input_ids=np.array([1, 2]), gconfig=gconfig)
+        running = asyncio.create_task(router.agenerate(first))
+        for version in (1, 2):
+            for _ in range(8):
+                await asyncio.sleep(0)
+            await router.pause("model0", "abort")
+            assert served.load().running == 0
+            assert not running.done()
+            await served.update(version, lambda weights: None)
+            router.resume("model0")
+        response = await running
+        assert response.output_tokens.tolist() == list(range(102, 122))  # nothing is sampled twice, nothing is missing
+        versions = response.output_versions.tolist()
+        assert versions == sorted(versions)
+        assert set(versions) == {0, 1, 2}
+        assert response.check().stop_reason == "length"
+        assert response.input_tokens.tolist() == [1, 2]
+        have = [len(request.input_ids) - 2 for request in asked]
+        assert [request.gconfig.max_new_tokens for request in asked] == [20 - n for n in have]
+        assert [request.gconfig.min_new_tokens for request in asked] == [max(0, 15 - n) for n in have]
+        assert len({request.gconfig.seed for request in asked}) == 3
+
+    asyncio.run(body())
+
+
+def test_what_is_ended_for_good_while_paused_does_not_go_on() -> None:
+    async def body() -> None:
+        router = opened(engine("model0", 10))
+        running = asyncio.create_task(router.agenerate(request(tokens=50)))
+        await asyncio.sleep(0)
+        await router.pause("model0", "abort")
+        running.cancel()
+        router.resume("model0")
+        await asyncio.gather(running, return_exceptions=True)
+        assert router.engines["model0"].load().running == 0
+        again = asyncio.create_task(router.agenerate(request(tokens=50)))
+        await asyncio.sleep(0)
+        await router.abort("model0", ["r"])
+        assert (await again).stop_reason == "abort"
 
     asyncio.run(body())
 
@@ -109,8 +161,7 @@ def test_a_pause_that_waits_too_long_says_for_what(monkeypatch: pytest.MonkeyPat
         await asyncio.sleep(0)
         with pytest.raises(DeadlineError, match=r"waited 0\.01 s for 1 generations in flight"):
             await router.pause("model0", "wait")
-        hold.set()
-        await running
+        running.cancel()
 
     monkeypatch.setattr(router_module, "GATE_DEADLINE", 0.01)
     asyncio.run(body())

@@ -45,6 +45,12 @@ def test_registering_is_idempotent_for_the_same_spec(raas) -> None:
         ({"gconfig_overrides": {"top_k": 5}}, "cannot honour gconfig.top_k"),
         ({"group_policy": {"retries": 1}}, "group_policy: .*retries"),
         ({"group_policy": {"wait": {"mean_s": -1.0}}}, "mean_s must be > 0"),
+        ({"group_policy": {"straggler": "drop"}}, "group_policy: .*straggler"),
+        ({"group_policy": {"over_sample": -1}}, "over_sample must be ≥ 0"),
+        (
+            {"workflow_cls": "test_takes_only_an_option", "reward_fn": None, "group_policy": {"over_sample": 1}},
+            "samples whole groups: over_sample and straggler wait need an EpisodeWorkflow",
+        ),
         ({"workflow_cls": "test_no_workflow"}, "is not a RolloutWorkflow"),
     ],
 )

@@ -20,7 +20,7 @@ from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.text.tiny import tiny_tokenizer
 from astraflow.dataflow.audit import audit
 from astraflow.dataflow.config import DataflowSettings
-from astraflow.dataflow.data_acquisition import DatasetCursor
+from astraflow.dataflow.curriculum import DatasetCursor
 from astraflow.dataflow.ledger import Acknowledge, Issue, Rewind, Serve
 from astraflow.dataflow.store import read_log
 from astraflow.launch.local import LocalProcesses

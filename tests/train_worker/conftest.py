@@ -32,6 +32,8 @@ class ScriptedDataflow:
         self.notified: list[m.NotifyVersionRequest] = []
         self.kept: list[m.SaveBufferRequest] = []
         self.stopped = False
+        self.evaluates: Callable[[int], None] | None = None
+        """Called in a thread before the results of a version's evaluation are sent."""
         self._held: threading.Event | None = None
         self.app = build_app(
             "scripted dataflow",
@@ -75,6 +77,8 @@ class ScriptedDataflow:
 
     async def _notify(self, request: m.NotifyVersionRequest) -> m.NotifyVersionReply:
         self.notified.append(request)
+        if request.run_eval and self.evaluates is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.evaluates, request.version)
         return m.NotifyVersionReply(eval_results=evaluation(request.version) if request.run_eval else None)
 
     async def _shutdown(self, request: m.Empty) -> m.Ok:
@@ -93,9 +97,12 @@ def evaluation(version: int) -> m.EvalResults:
         sample_count=8,
         k=4,
         avg_at_k_interval=(0.0, 100.0),
+        pass_at_k_interval=(0.0, 100.0),
         greedy=75.0,
     )
-    return m.EvalResults(datasets={"held_out": dataset}, overall_avg_at_k=float(version), overall_pass_at_k=50.0)
+    return m.EvalResults(
+        datasets={"held_out": dataset}, overall_avg_at_k=float(version), overall_pass_at_k=50.0, version=version
+    )
 
 
 class ScriptedPublisher:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import msgspec
 import numpy as np
 
-from astraflow.core.data.trajectory import Trajectory, Value
+from astraflow.core.data.trajectory import Trajectory, Value, sample_reward
 from astraflow.errors import DataError
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class Group(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The samples of one prompt occurrence for one model and agent role, after it closed.
 
     Only samples with a Value are in it; those that failed or were Invalid are counted by reason in `lost`.
@@ -29,11 +30,30 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     lost: dict[str, int] = {}
     """Samples that are not in the group, by reason."""
 
-    @property
+    @cached_property
     def rewards(self) -> np.ndarray:
-        """float64 [samples], one raw reward a distinct sample."""
-        by_sample = {t.sample_id: t.reward.value for t in self.trajectories if isinstance(t.reward, Value)}
-        return np.array(list(by_sample.values()), np.float64)
+        """float64 [samples], one raw reward a distinct sample (`sample_reward`)."""
+        by_sample: dict[int, list[Trajectory]] = {}
+        for trajectory in self.trajectories:
+            by_sample.setdefault(trajectory.sample_id, []).append(trajectory)
+        rewards = [reward for rows in by_sample.values() if (reward := sample_reward(rows)) is not None]
+        return np.array(rewards, np.float64)
+
+    @property
+    def samples(self) -> int:
+        """Distinct samples."""
+        return len({t.sample_id for t in self.trajectories})
+
+    @cached_property
+    def versions(self) -> np.ndarray:
+        """The distinct versions among all sampled tokens, ascending."""
+        return np.unique(np.concatenate([t.arrays.versions[t.arrays.mask.astype(bool)] for t in self.trajectories]))
+
+    @cached_property
+    def equal_rewards(self) -> bool:
+        """Is every trajectory's reward the same number? Then no sample is better than another (LAW 9)."""
+        values = [t.reward.value for t in self.trajectories if isinstance(t.reward, Value)]
+        return all(value == values[0] for value in values)
 
     @property
     def reward_mean(self) -> float:
@@ -41,9 +61,14 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reward_std(self) -> float:
-        """Unbiased standard deviation of the raw rewards; 0 for a single sample."""
+        """Unbiased standard deviation of the raw rewards; 0 for a single sample, and where all are equal."""
         rewards = self.rewards
-        return float(rewards.std(ddof=1)) if rewards.size > 1 else 0.0
+        return 0.0 if rewards.size < 2 or self.equal_rewards else float(rewards.std(ddof=1))
+
+    @cached_property
+    def length(self) -> int:
+        """Sampled tokens of the longest trajectory."""
+        return max((t.sampled for t in self.trajectories), default=0)
 
     @property
     def oldest_version(self) -> int:

@@ -7,6 +7,7 @@ one position. `check` runs at each border and names the turn that breaks it.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Self
 
@@ -133,6 +134,16 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return int(versions.min()) if versions.size else None
 
 
+def sample_reward(trajectories: Iterable[Trajectory]) -> float | None:
+    """The reward of one sample: the mean over its trajectories that have one; None where none has.
+
+    Branches and agents of an episode may be rewarded apart (a discounted chain of turns). Whoever takes statistics over
+    samples, Dataflow for its filters or the trainer for advantages, counts a sample once, with this.
+    """
+    values = [t.reward.value for t in trajectories if isinstance(t.reward, Value)]
+    return math.fsum(values) / len(values) if values else None
+
+
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """An episode that ended without a trajectory; data, not an exception."""
 
@@ -146,6 +157,17 @@ class Episode(msgspec.Struct, frozen=True, tag="episode"):
     """An episode that ended: its trajectories (several where it branched or had several agents)."""
 
     trajectories: tuple[Trajectory, ...]
+
+    @property
+    def reward(self) -> float | None:
+        """What statistics count it with: see `sample_reward`."""
+        return sample_reward(self.trajectories)
+
+    @property
+    def outcome(self) -> float | None:
+        """What it came to: the reward of its last trajectory that has one; what evaluation scores."""
+        values = [t.reward.value for t in self.trajectories if isinstance(t.reward, Value)]
+        return values[-1] if values else None
 
     def check(self) -> Self:
         for trajectory in self.trajectories:

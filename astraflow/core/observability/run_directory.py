@@ -94,6 +94,11 @@ class RunDirectory:
         return self.trajectories / f"logprobs_{step:06d}_{_checked(model_id)}.jsonl"
 
     @property
+    def evaluations(self) -> Path:
+        """Samples of evaluation rounds, a file a version."""
+        return self.root / "evaluations"
+
+    @property
     def report(self) -> Path:
         return self.root / "report.html"
 

@@ -102,7 +102,12 @@ class EvalDatasetResult(
     Reply,
     frozen=True,
     kw_only=True,
-    rename={"avg_at_k": "avg@k", "pass_at_k": "pass@k", "avg_at_k_interval": "avg@k_interval"},
+    rename={
+        "avg_at_k": "avg@k",
+        "pass_at_k": "pass@k",
+        "avg_at_k_interval": "avg@k_interval",
+        "pass_at_k_interval": "pass@k_interval",
+    },
 ):
     """One dataset of an evaluation round; shares in percent."""
 
@@ -114,8 +119,11 @@ class EvalDatasetResult(
     """Prompts."""
     sample_count: int
     k: int
+    """Of pass@k; avg@k is over all samples of a prompt."""
     avg_at_k_interval: tuple[float, float]
     """95%, cluster bootstrap over prompts."""
+    pass_at_k_interval: tuple[float, float]
+    """Likewise."""
     greedy: float | None = None
     """Share of prompts whose greedy sample is right; None where not asked for."""
     invalid: int = 0

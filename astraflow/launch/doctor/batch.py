@@ -111,12 +111,14 @@ def _lengths(subject: Subject, model_id: str) -> Iterator[Finding]:
 
 def _epochs(subject: Subject, model_id: str) -> Iterator[Finding]:
     """One batch holds a prompt at most once, unless there are fewer prompts than groups."""
-    rows = subject.rows.get("dataflow.rollout_dataset")
+    paths = ["dataflow.rollout_dataset", *(f"dataflow.mixture.{name}" for name in subject.config.dataflow.mixture)]
+    rows = [subject.rows[path] for path in paths if path in subject.rows]
+    prompts = sum(map(len, rows))
     groups = subject.config.groups_per_batch(model_id)
-    if rows is not None and len(rows) < groups:
+    if rows and prompts < groups:
         yield warning(
             CHECK,
-            f"{len(rows)} prompts for {groups} groups a step: a batch holds the same prompt several times",
+            f"{prompts} prompts for {groups} groups a step: a batch holds the same prompt several times",
             "more rows, or a smaller train_batch_size",
             f"{TRAINER}{model_id}.train_batch_size",
         )

@@ -68,9 +68,9 @@ class Subject:
 
 def _datasets(config: RunConfig) -> Iterator[Dataset]:
     dataflow = config.dataflow
-    yield Dataset(
-        "dataflow.rollout_dataset", dataflow.rollout_dataset, dataflow.workflow_spec, "dataflow.workflow_spec", "train"
-    )
+    sections = {f"dataflow.mixture.{name}": further for name, further in dataflow.mixture.items()}
+    for path, rollouts in {"dataflow.rollout_dataset": dataflow.rollout_dataset, **sections}.items():
+        yield Dataset(path, rollouts, dataflow.workflow_spec, "dataflow.workflow_spec", "train")
     for name, dataset in dataflow.eval_datasets.items():
         workflow_path = f"dataflow.eval_workflows.{dataset.eval_workflow}"
         yield Dataset(f"dataflow.eval_datasets.{name}", dataset, eval_workflow(config, dataset), workflow_path, "test")

@@ -134,10 +134,20 @@ class AstraFlowClient:
         call = self._notification(version, step, manifest, run_eval, timeout)
         self._pending.append(asyncio.run_coroutine_threadsafe(call, self._loop))
 
-    def drain_pending_notifications(self) -> list[m.NotifyVersionReply]:
-        """Wait for all notifications sent without waiting; their replies in order, or the first error."""
-        pending, self._pending = self._pending, []
-        return [future.result() for future in pending]
+    def drain_pending_notifications(self, wait: bool = True) -> list[m.NotifyVersionReply]:
+        """Wait for all notifications sent without waiting; their replies in order, or the first error.
+
+        wait False: only of those that have ended, up to the first that has not.
+        """
+        replies = []
+        while self._pending and (wait or self._pending[0].done()):
+            replies.append(self._pending.pop(0).result())
+        return replies
+
+    @property
+    def has_pending_notifications(self) -> bool:
+        """Is there a notification, sent without waiting, whose reply was not drained?"""
+        return bool(self._pending)
 
     def save_buffer(self, step: int) -> None:
         """This trainer's state after `step` is on disk: Dataflow makes a cut too and lets go of what is older."""

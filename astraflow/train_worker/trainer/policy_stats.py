@@ -84,12 +84,15 @@ def eval_stats(results: EvalResults | None) -> dict[str, float]:
     if results is None:
         return {}
     stats = {"eval/overall_avg@k": results.overall_avg_at_k, "eval/overall_pass@k": results.overall_pass_at_k}
+    stats["eval/version"] = float(results.version)
     for name, found in results.datasets.items():
         numbers: Mapping[str, float | None] = {
             "avg@k": found.avg_at_k,
             "avg@k_low": found.avg_at_k_interval[0],
             "avg@k_high": found.avg_at_k_interval[1],
             "pass@k": found.pass_at_k,
+            "pass@k_low": found.pass_at_k_interval[0],
+            "pass@k_high": found.pass_at_k_interval[1],
             "greedy": found.greedy,
             "mean_reward": found.mean_reward,
             "correct": found.correct,

@@ -3,7 +3,8 @@
     get_batch → shape rewards → advantages → optimiser steps → publish → notify_version → log
 
 Every version it announces is published before: version 0 before /ready, version s after step s. With `run_eval` a
-notification returns when the evaluation is done, so a step's record holds the scores of the version it made.
+notification returns when the evaluation is done, so a step's record holds the scores of the version it made; where
+evaluations go on beside training, the record of a later step holds them (`eval/version` says whose they are).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import messages as m
 from astraflow.core.text.tokenizer import Tokenizer
+from astraflow.errors import WireError
 from astraflow.train_worker.canaries import scored_canaries
 from astraflow.train_worker.checkpoint import TrainerProgress
 from astraflow.train_worker.config import TrainWorkerSettings
@@ -130,8 +132,9 @@ class AstraFlowPPOTrainer:
         run_eval = not step and self._config.evaluator.eval_at_start
         with self._phase("eval" if run_eval else "notify"):  # rollout services pull this version from here on
             reply = self._notify(step or 0, manifest, run_eval)
+            scores = self._evaluated(reply)
         if run_eval:
-            self._commit(0, eval_stats(reply.eval_results))
+            self._commit(0, scores)
         self._seconds.clear()
         return step or 0
 
@@ -169,12 +172,31 @@ class AstraFlowPPOTrainer:
         with self._phase("publish"):
             manifest = self.publish()
         with self._phase("eval" if run_eval else "notify"):
-            reply = self._notify(step, manifest, run_eval)
-        return eval_stats(reply.eval_results)
+            return self._evaluated(self._notify(step, manifest, run_eval))
 
     def _notify(self, step: int, manifest: Manifest, run_eval: bool) -> m.NotifyVersionReply:
+        """Make the version Dataflow's. A concurrent evaluation is asked for, not waited for, but for the last one."""
         timeout, last = self.settings.notify_timeout_s, step == self._config.total_train_steps
-        return self.client.notify_version(self.version, step, manifest, run_eval=run_eval, last=last, timeout=timeout)
+        beside = run_eval and self.settings.eval_concurrent and not last
+        waits = run_eval and not beside
+        reply = self.client.notify_version(self.version, step, manifest, run_eval=waits, last=last, timeout=timeout)
+        if beside and self.client.has_pending_notifications:
+            LOGGER.warning("version %d is not evaluated: the round before it still runs", self.version)
+        elif beside:
+            self.client.notify_version_async(self.version, step, manifest, run_eval=True, timeout=timeout)
+        return reply
+
+    def _evaluated(self, reply: m.NotifyVersionReply) -> dict[str, float]:
+        """The numbers of the evaluation that ended now, if one did."""
+        stats = eval_stats(reply.eval_results)
+        try:
+            for beside in self.client.drain_pending_notifications(wait=False):
+                scores = eval_stats(beside.eval_results)
+                LOGGER.info("beside training: %s", scores)
+                stats = stats or scores
+        except WireError as error:
+            LOGGER.warning("an evaluation beside training gave no result: %s", error)
+        return stats
 
     def publish(self, restored: bool = False) -> Manifest:
         """Make the current weights pullable as the current version, with what they make of the canaries."""

@@ -15,7 +15,7 @@ from astraflow.core.data.trajectory import Episode, GroupResult
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.text.tiny import tiny_tokenizer
 from astraflow.dataflow.config import DataflowSettings
-from astraflow.dataflow.data_acquisition import DatasetCursor
+from astraflow.dataflow.curriculum import DatasetCursor
 from astraflow.dataflow.data_serving import DataServing
 from astraflow.dataflow.ledger import Curate, DropReason, Issue, Serve
 from astraflow.dataflow.records import Arrived, Batched, Came

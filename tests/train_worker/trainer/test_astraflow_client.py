@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -50,9 +51,21 @@ def test_notifications_without_waiting_come_back_in_order(dataflow: Any) -> None
         for version in (1, 2, 3):
             client.notify_version_async(version, version, run_eval=True)
         replies = client.drain_pending_notifications()
-        assert [reply.eval_results.version for reply in replies if reply.eval_results] == [0, 0, 0]
+        assert [reply.eval_results.version for reply in replies if reply.eval_results] == [1, 2, 3]
         assert [reply.eval_results.overall_avg_at_k for reply in replies if reply.eval_results] == [1, 2, 3]
         assert client.drain_pending_notifications() == []
+
+
+def test_only_what_has_ended_is_drained_without_waiting(dataflow: Any) -> None:
+    may_end = threading.Event()
+    dataflow.evaluates = lambda version: may_end.wait(20)
+    with connect(dataflow) as client:
+        client.notify_version_async(1, 1, run_eval=True)
+        assert client.drain_pending_notifications(wait=False) == []
+        assert client.has_pending_notifications
+        may_end.set()
+        assert len(client.drain_pending_notifications()) == 1
+        assert not client.has_pending_notifications
 
 
 def test_a_loop_of_the_callers(dataflow: Any, loop: asyncio.AbstractEventLoop) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from astraflow.core.model import Decoder, load_model, new_model, packed_attentio
 from astraflow.core.observability.kept import TrainerLogprobs, kept_rows
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.text.tiny import tiny_tokenizer
+from astraflow.errors import DeadlineError
 from astraflow.train_worker.config import (
     ActorConfig,
     EvaluatorConfig,
@@ -143,6 +145,44 @@ def test_the_order_of_a_run(scripted: SimpleNamespace, tmp_path: Path) -> None:
     announced = RunDirectory(tmp_path).endpoint("sender-model0")
     assert announced is not None
     assert announced.url == "http://127.0.0.1:1"
+
+
+def test_an_evaluation_beside_training_blocks_none_of_it(scripted: SimpleNamespace, tmp_path: Path) -> None:
+    bench = Bench(scripted, tmp_path, 6, evaluator=EvaluatorConfig(freq_steps=1))
+    bench.settings = bench.settings.model_copy(update={"eval_concurrent": True})
+    may_end = threading.Event()
+
+    def evaluates(version: int) -> None:
+        if version == 1:
+            assert may_end.wait(20)
+
+    def make_batch(version: int) -> Any:
+        if version == 4:  # the first round has not ended, and four steps were trained
+            may_end.set()
+        return own(version)
+
+    own, bench.dataflow.evaluates, bench.dataflow.make_batch = bench.make_batch, evaluates, make_batch
+    records = bench.train()
+    asked = [n.version for n in bench.dataflow.notified if n.run_eval]
+    assert asked[0] == 1
+    assert asked[-1] == 6
+    assert not {2, 3, 4} & set(asked)  # one round at a time
+    scored = {step: record["eval/version"] for step, record in records.items() if "eval/version" in record}
+    assert min(scored) >= 5
+    assert scored[6] == 6  # the last version is waited for
+
+
+def test_a_failed_evaluation_beside_training_does_not_end_the_run(scripted: SimpleNamespace, tmp_path: Path) -> None:
+    bench = Bench(scripted, tmp_path, 3, evaluator=EvaluatorConfig(freq_steps=1))
+    bench.settings = bench.settings.model_copy(update={"eval_concurrent": True})
+
+    def evaluates(version: int) -> None:
+        if version != 3:
+            raise DeadlineError("the round took too long")
+
+    bench.dataflow.evaluates = evaluates
+    records = bench.train()
+    assert records[3]["eval/held_out/avg@k"] == 3
 
 
 def test_a_steps_record(scripted: SimpleNamespace, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from math import log
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -14,6 +14,12 @@ from astraflow.errors import DataError
 
 SAMPLE_BITS = 16
 """sample_id = (group_id << SAMPLE_BITS) | index of the sample in its group."""
+
+
+CUT = "cut"
+"""Reason of an episode that was ended from outside before it was needed."""
+STRAGGLER = "straggler"
+"""Reason of an episode that was ended because it took so much longer than others of its group."""
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,12 +42,26 @@ class GroupPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """An episode that runs longer is failed(timeout)."""
     max_retries: int = 0
     """Times that a failed episode is run anew."""
+    min_group_size: int | None = None
+    """The quorum: samples with a reward that are enough for a group; None: min(2, n)."""
+    over_sample: int = 0
+    """Samples that begin beyond n; the first n that end well are the group, the rest is cut."""
+    straggler: Literal["wait", "shrink", "replace"] = "wait"
+    """What becomes of a sample that takes longer than `patience` times what the quorum took."""
+    patience: float = 2.0
     wait: Wait | None = None
     """Artificial wait after the group's generation."""
+
+    @property
+    def by_sample(self) -> bool:
+        """Does it need a workflow that runs its samples one by one?"""
+        return self.over_sample > 0 or self.straggler != "wait"
 
     def check(self) -> Self:
         if self.episode_timeout_s <= 0 or self.max_retries < 0:
             raise DataError("group_policy: episode_timeout_s must be > 0 and max_retries ≥ 0")
+        if self.over_sample < 0 or self.patience < 1 or (self.min_group_size or 1) < 1:
+            raise DataError("group_policy: over_sample must be ≥ 0, patience ≥ 1 and min_group_size ≥ 1")
         if self.wait is not None and (self.wait.mean_s <= 0 or self.wait.sigma < 0):
             raise DataError("group_policy.wait: mean_s must be > 0 and sigma ≥ 0")
         return self

@@ -19,7 +19,8 @@ from typing import Any
 from astraflow.core.data import Failed, GenerationHyperparameters, StopReason, Trajectory
 from astraflow.core.data.trajectory import Episode, EpisodeResult, GroupResult, Row
 from astraflow.core.workflow.api.engine_api import InferenceEngine
-from astraflow.core.workflow.api.group import EpisodeTask, GroupPolicy, GroupTask, Wait
+from astraflow.core.workflow.api.group import CUT, EpisodeTask, GroupPolicy, GroupTask, Wait
+from astraflow.core.workflow.api.group_run import Cut, GroupRun, Start
 from astraflow.core.workflow.api.padded import StopLog, concat_padded_tensors, episodes_of, pad_episodes
 from astraflow.errors import DataError, EngineError, InvariantError, WireError
 
@@ -91,8 +92,7 @@ class EpisodeWorkflow(RolloutWorkflow):
             lost = (failure(error, group.policy),) * group.n_samples
             return GroupResult(group_id=group.group_id, episodes=lost)
         async with engine.managed_session() as session:
-            tasks = [EpisodeTask.of(group, index, self.gconfig, shared) for index in range(group.n_samples)]
-            episodes = await asyncio.gather(*(self._episode(session, task, group.policy) for task in tasks))
+            episodes = await self._samples(session, group, shared)
         timing = {"episodes_s": perf_counter() - start}
         return GroupResult(group_id=group.group_id, episodes=tuple(episodes), timing=timing)
 
@@ -101,8 +101,42 @@ class EpisodeWorkflow(RolloutWorkflow):
         group = GroupTask(task_id=str(data.get("task_id", "")), group_id=0, data=data, n_samples=self.gconfig.n_samples)
         return pad_episodes((await self.run_group(engine, group)).episodes)
 
+    async def _samples(self, engine: InferenceEngine, group: GroupTask, shared: Any) -> list[EpisodeResult]:
+        """Run the samples that the group's policy lets run (see group_run); what was cut is Failed."""
+        run, began = GroupRun(group.n_samples, group.policy), perf_counter()
+        running: dict[asyncio.Task[EpisodeResult], int] = {}
+        results: dict[int, EpisodeResult] = {}
+        actions = run.begin()
+        try:
+            while actions or running:
+                for action in actions:
+                    match action:
+                        case Start():
+                            sample = EpisodeTask.of(group, action.index, self.gconfig, shared)
+                            running[asyncio.create_task(self._episode(engine, sample, group.policy))] = action.index
+                        case Cut():
+                            results[action.index] = Failed(action.reason, action.detail)
+                            await _cancelled([task for task, index in running.items() if index == action.index])
+                running = {task: index for task, index in running.items() if index not in results}
+                actions = []
+                if not running:
+                    break
+                due = None if run.due is None else max(0.0, run.due - (perf_counter() - began))
+                done, _ = await asyncio.wait(running, timeout=due, return_when=asyncio.FIRST_COMPLETED)
+                now = perf_counter() - began
+                for task in sorted(done, key=running.__getitem__):
+                    index = running.pop(task)
+                    results[index] = result = task.result()
+                    good = isinstance(result, Episode) and result.reward is not None
+                    actions += run.ended(index, good, now)
+                if not done:
+                    actions = run.looked(now)
+        finally:
+            await _cancelled(list(running))
+        return [results[index] for index in sorted(results)]
+
     async def _episode(self, engine: InferenceEngine, task: EpisodeTask, policy: GroupPolicy) -> EpisodeResult:
-        result: EpisodeResult = Failed("cut")
+        result: EpisodeResult = Failed(CUT)
         for _ in range(policy.max_retries + 1):
             try:
                 async with asyncio.timeout(policy.episode_timeout_s):
@@ -115,6 +149,13 @@ class EpisodeWorkflow(RolloutWorkflow):
             if isinstance(result, Episode):
                 break
         return result
+
+
+async def _cancelled(tasks: list[asyncio.Task[EpisodeResult]]) -> None:
+    """Cancel and wait for the end: a cancelled generation is aborted in its engine."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def failure(error: Exception, policy: GroupPolicy) -> Failed:
@@ -140,5 +181,5 @@ def _checked(result: Trajectory | list[Trajectory], task: EpisodeTask) -> Episod
         if trajectory.check().sample_id != task.sample_id:
             raise DataError(f"a trajectory of sample {task.sample_id} says it is of sample {trajectory.sample_id}")
     if any(trajectory.stop is StopReason.ABORT for trajectory in trajectories):
-        return Failed("cut", "the generation was aborted")
+        return Failed(CUT, "the generation was aborted")
     return Episode(trajectories=trajectories)

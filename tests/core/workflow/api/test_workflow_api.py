@@ -94,6 +94,46 @@ def test_retries_are_bounded() -> None:
     assert isinstance(second, Failed)
 
 
+def test_over_sampling_gives_the_first_that_end_well_and_says_who_was_cut() -> None:
+    workflow = Scripted({0: ["hang"], 2: [KeyError("gone")]})
+    result = run(workflow, GroupPolicy(over_sample=2))
+    reasons = [episode.reason if isinstance(episode, Failed) else "good" for episode in result.episodes]
+    assert reasons == ["cut", "good", "crash", "good", "good"]
+
+
+def test_samples_that_end_together_are_n_all_the_same() -> None:
+    result = run(Scripted(), GroupPolicy(over_sample=4))
+    reasons = [episode.reason if isinstance(episode, Failed) else "good" for episode in result.episodes]
+    assert sorted(reasons) == ["cut"] * 4 + ["good"] * 3
+
+
+@pytest.mark.parametrize(("straggler", "reasons"), [("shrink", ["straggler"]), ("replace", ["straggler", "good"])])
+def test_law_25_a_stuck_sample_is_cut_or_replaced_with_the_blame_recorded(straggler: str, reasons: list[str]) -> None:
+    workflow = Scripted({1: ["hang"]})
+    result = run(workflow, GroupPolicy(straggler=straggler, episode_timeout_s=60.0))  # type: ignore[arg-type]
+    found = [episode.reason if isinstance(episode, Failed) else "good" for episode in result.episodes]
+    assert found == ["good", reasons[0], "good", *reasons[1:]]
+    stuck = result.episodes[1]
+    assert isinstance(stuck, Failed)
+    assert "2 others had ended after" in stuck.detail
+    samples = [e.trajectories[0].sample_id for e in result.episodes if isinstance(e, Episode)]
+    assert samples == [(1 << 16) | i for i in ([0, 2] if straggler == "shrink" else [0, 2, 3])]
+
+
+def test_a_cancelled_group_leaves_no_sample_behind() -> None:
+    async def body() -> None:
+        group = GroupTask(task_id="t", group_id=1, data={}, n_samples=3)
+        workflow = Scripted({0: ["hang"], 1: ["hang"]})
+        running = asyncio.create_task(workflow.run_group(ScriptedInference(lambda request: [4, 5]), group))
+        await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert running.cancelled()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(body())
+
+
 def test_branches_share_their_sample() -> None:
     (episode, *_) = run(Scripted({0: ["branches"]})).episodes
     assert isinstance(episode, Episode)
