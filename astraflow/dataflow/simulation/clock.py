@@ -15,6 +15,8 @@ from astraflow.errors import InvariantError
 
 T = TypeVar("T")
 
+TICK_S = 1e-6
+
 
 class VirtualLoop(asyncio.BaseEventLoop):
     """`look` is called whenever nothing is ready, just before time passes."""
@@ -25,6 +27,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.look = look
         self._commit_s = commit_s
         self._now = 0.0
+        self._busy_until = 0.0
         self._selector = self
 
     def time(self) -> float:
@@ -43,7 +46,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return []
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        """Run it in this thread, after `commit_s` seconds."""
+        """Run it in this thread, `commit_s` seconds later and after what was handed over before."""
         future: asyncio.Future[T] = self.create_future()
 
         def run() -> None:
@@ -55,7 +58,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 future.set_exception(error)
 
         seconds = self._commit_s()
-        self.call_later(seconds, run) if seconds else run()
+        if not seconds and self._now >= self._busy_until:
+            run()
+        else:
+            # one after the other, as in one thread; timers of one moment have no order
+            self._busy_until = max(self._now + seconds, self._busy_until + TICK_S)
+            self.call_at(self._busy_until, run)
         return future
 
     def _process_events(self, events: list[Any]) -> None:
