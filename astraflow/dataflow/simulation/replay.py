@@ -9,7 +9,7 @@ first that differs ends the replay.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -40,13 +40,16 @@ from astraflow.dataflow.records import (
     TrainerReady,
     Var,
 )
-from astraflow.dataflow.rows import load_rows
+from astraflow.dataflow.rows import load_rollout_rows
 from astraflow.dataflow.service import AstraFlow
 from astraflow.dataflow.simulation.clock import VirtualLoop, run
 from astraflow.dataflow.simulation.disk import Disk, SimulatedStore
 from astraflow.dataflow.store import LedgerStore, read_arrivals, read_log
 from astraflow.dataflow.trajectory_log import TrajectoryLog
 from astraflow.errors import AstraFlowError, DataError
+
+Rows = Sequence[Row] | Mapping[str, Sequence[Row]]
+"""Of the rollout datasets by name, or of the only one."""
 
 MOST_SHOWN = 300
 """Characters of a record that a difference shows."""
@@ -75,13 +78,11 @@ def replay_run(directory: Path) -> Replayed:
     records = list(read_log(run_dir.ledger))
     config, seed = settings.dataflow, settings.experiment.seed
     tokenizer = load_tokenizer(settings.tokenizer_path)
-    rows = load_rows(config.rollout_dataset, split="train", seed=seed, tokenizer=tokenizer)
+    rows = load_rollout_rows(config, seed=seed, tokenizer=tokenizer)
     return replay(records, read_arrivals(run_dir.ledger), settings, rows)
 
 
-def replay(
-    records: Sequence[Record], arrivals: Iterable[Came], settings: DataflowSettings, rows: Sequence[Row]
-) -> Replayed:
+def replay(records: Sequence[Record], arrivals: Iterable[Came], settings: DataflowSettings, rows: Rows) -> Replayed:
     """Replay a log with what RaaS returned, in order. DataError where that was not kept."""
     finished = any(isinstance(record, Finish) and record.groups for record in records)
     if finished and not any(isinstance(record, Arrived) for record in records):
@@ -166,7 +167,7 @@ class Witness(Durable):
 class _Replay:
     """The service, and what is done to it."""
 
-    def __init__(self, log: Log, arrivals: Iterator[Came], settings: DataflowSettings, rows: Sequence[Row]) -> None:
+    def __init__(self, log: Log, arrivals: Iterator[Came], settings: DataflowSettings, rows: Rows) -> None:
         self.log = log
         self._arrivals = arrivals
         # rounds are no part of the ledger
