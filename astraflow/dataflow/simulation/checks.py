@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from astraflow.dataflow.audit import Auditor
-from astraflow.dataflow.ledger import Curate, Drop, Finish, Issue, Requeue, State
+from astraflow.dataflow.ledger import Curate, Drop, Finish, Issue, Lease, Requeue, State
 from astraflow.dataflow.records import Announced, Attended, Record, Started, TrainerReady
 
 PATIENCE_S = 1.5
@@ -37,6 +37,8 @@ class LogChecks:
         """wrong: told (kind, text) of each violation."""
         self.auditor = Auditor()
         self.records = 0
+        self.leases = 0
+        """Times that occurrences were leased."""
         self.running = 0
         self.accepted: Counter[str] = Counter()
         self.step: dict[str, int] = {}
@@ -83,6 +85,8 @@ class LogChecks:
                 for model_id in self.batch.keys() - self.absent:
                     if self.credit(model_id, self.step[model_id]) < 0:
                         self._wrong("admission", f"{model_id}: more is accepted or running than invariant 2 allows")
+            case Lease():
+                self.leases += 1
             case Finish():
                 leased = entry(record.group_id)
                 if leased is None or leased.owner != record.owner:

@@ -404,7 +404,8 @@ class World:
             )
             if credit > 0:
                 text = f"has room for {raas.concurrency - len(raas.running)} groups, and {credit} may start"
-                still["starvation", raas.uid] = (PATIENCE_S, text)
+                # where leases are given out all the time, each look may find the moment before one
+                still["starvation", f"{raas.uid}, {checks.leases} leases in all"] = (PATIENCE_S, text)
 
     def _waiting(self, service: AstraFlow, still: dict[tuple[str, str], tuple[float, str]]) -> None:
         """A trainer waits though its batch is there; a group ends at no time."""
