@@ -262,9 +262,11 @@ class DataServing:
             self._replays[policy.model_id].add(group, self._deciding_step(group, policy))
 
     def _picked(self, policy: Policy) -> list[Group]:
-        """The trained groups that the next batch holds again."""
+        """The trained groups that the next batch holds again; none are chosen before there is a version to follow."""
         places = replay_count(policy.batch_groups, self._rules.replay_ratio)
-        return self._replays[policy.model_id].pick(places, policy.version) if places else []
+        if not places or policy.current is None:
+            return []
+        return self._replays[policy.model_id].pick(places, policy.version)
 
     def _needed(self, policy: Policy) -> int:
         """Groups, or samples, of a batch."""

@@ -365,8 +365,9 @@ class Ledger:
         self.counters.states[State.SERVED] -= len(group_ids)
         self.counters.trained += len(group_ids)
         self.counters.replayed += len(replays)
-        # a replay's place stays as it is: SERVED and TRAINED count alike
-        return [Moved(e.group_id, State.SERVED, State.TRAINED, event.model_id, samples=e.samples) for e in entries]
+        known = self._samples_of(event.model_id) if replays else {}
+        samples = {**{entry.group_id: entry.samples for entry in entries}, **{g: known[g] for g in replays}}
+        return [Moved(g, State.SERVED, State.TRAINED, event.model_id, samples=n) for g, n in samples.items()]
 
     def _rewind(self, event: Rewind) -> list[Moved]:
         steps = self._retained.get(event.model_id, {})

@@ -25,6 +25,8 @@ from astraflow.core.data import Group, Trajectory, Turn
 from astraflow.dataflow.ledger import ACCEPTED, RUNNING, Moved, State
 from astraflow.errors import InvariantError
 
+HELD = ACCEPTED - {State.TRAINED}
+
 UNKNOWN, ABANDONED = -1, -2
 """Instead of a step: the number was never published; a recovery left its lineage behind."""
 
@@ -65,16 +67,22 @@ class Admission:
         self.samples = samples
         self.step = step
         self.running = running
-        self.accepted = step * batch + held
+        self.held = held
+        """Done, ready or served."""
+
+    @property
+    def accepted(self) -> int:
+        """Places that are taken for good or held: a step has consumed a whole batch's, whatever was in it."""
+        return self.step * self.batch + self.held
 
     def moved(self, moved: Moved) -> None:
         """Account for one transition of the model's groups or of an occurrence."""
         before, after = self._weight(moved.before, moved.samples), self._weight(moved.after, moved.samples)
         self.running += after * (moved.after in RUNNING) - before * (moved.before in RUNNING)
-        self.accepted += after * (moved.after in ACCEPTED) - before * (moved.before in ACCEPTED)
+        self.held += after * (moved.after in HELD) - before * (moved.before in HELD)
 
     def advance(self, step: int) -> None:
-        """A step was trained."""
+        """A step was trained: what its batch held has left, and counts as that batch from now on."""
         if step < self.step:
             raise InvariantError(f"the last trained step goes back from {self.step} to {step}")
         self.step = step
@@ -87,7 +95,9 @@ class Admission:
         at = self.step if step is None else min(step, self.step)
         accepted, group = self.accepted + self.reserved, self.samples or 1
         most = max(1, max_concurrent) * group
-        return capacity(most, self.batch, self.max_staleness, at, running=self.running, accepted=accepted) // group
+        places = capacity(most, self.batch, self.max_staleness, at, running=self.running, accepted=accepted)
+        # a group may start while one place is free: batches take whole groups, too
+        return -(-places // group)
 
     def _weight(self, state: State | None, samples: int) -> int:
         """Places that a group in a state takes: samples that it lost are known once it is ready."""

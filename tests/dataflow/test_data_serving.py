@@ -51,6 +51,7 @@ class Bench:
         self.policies.announce(request, served=served)
         if step > before:
             self.serving.acknowledge("model0", step)
+            self.books.admissions["model0"].advance(step)
         self.serving.advance("model0")
 
     def push(self, *versions: int) -> int:
@@ -328,5 +329,25 @@ def test_settling_leaves_what_may_be_replayed() -> None:
             bench.announce(step, step)
             bench.serving.settle("model0", step)
         assert bench.books.ledger.trained("model0") == [4, 5]
+
+    run(body)
+
+
+def test_a_group_that_comes_before_a_restored_trainer_has_announced_chooses_no_replays() -> None:
+    async def body() -> None:
+        bench = Bench(batch=2, eta=2, replay_ratio=0.5)
+        for _ in range(2):
+            bench.push(0)
+        await bench.batch(0)
+        bench.announce(1, 1)
+        request = m.ReadyRequest(
+            train_batch_size=2, sender_endpoint="h:2", model_id="model0", recovered_step=1, recovered_version=1
+        )
+        bench.policies.make_ready(request)
+        bench.push(0)  # its version is known, the trainer's is not
+        bench.push(0)
+        bench.announce(2, 1)
+        assert len(await bench.batch(2)) == 2
+        assert bench.books.ledger.replays("model0") != []
 
     run(body)

@@ -84,10 +84,10 @@ def test_a_place_is_freed_by_a_drop_from_any_state() -> None:
 def test_training_frees_no_place_but_its_step_does() -> None:
     admission = Admission(1, 0)
     admission.moved(Moved(1, None, State.SERVED))
-    admission.moved(Moved(1, State.SERVED, State.TRAINED))
     assert admission.capacity(9) == 0
+    admission.moved(Moved(1, State.SERVED, State.TRAINED))
     admission.advance(1)
-    assert admission.capacity(9) == 1
+    assert (admission.accepted, admission.capacity(9)) == (1, 1)
     with pytest.raises(InvariantError, match="goes back"):
         admission.advance(0)
 
@@ -100,6 +100,7 @@ def test_places_of_replays_in_later_batches_are_reserved_but_never_the_next_batc
     admission.moved(Moved(3, None, State.SERVED))  # a replay takes a place, too
     assert (admission.accepted, admission.capacity(9)) == (5, 1)
     admission.moved(Moved(3, State.SERVED, State.TRAINED))
+    admission.advance(5)
     admission.validate(Counter(), 3, replayed=2)
 
 
@@ -114,15 +115,30 @@ def test_in_samples_a_group_counts_for_what_it_has_once_that_is_known() -> None:
         admission.moved(Moved(1, State.LEASED, None))
         admission.moved(Moved(1, None, State.DONE, "m"))
         admission.moved(Moved(1, State.DONE, State.READY, "m", samples=samples))
-    assert (admission.running, admission.accepted, admission.capacity(1000)) == (12, 9, 2)
+    assert (admission.running, admission.accepted, admission.capacity(1000)) == (12, 9, 3)
     admission.moved(Moved(1, State.READY, State.DROPPED, "m", samples=2))
-    assert (admission.accepted, admission.capacity(1000)) == (7, 3)
-    admission.moved(Moved(1, State.READY, State.SERVED, "m", samples=3))
-    admission.moved(Moved(1, State.SERVED, State.TRAINED, "m", samples=3))
-    assert admission.accepted == 7
+    assert (admission.accepted, admission.capacity(1000)) == (7, 4)
     admission.moved(Moved(1, State.READY, None, "m", samples=4))
     admission.moved(Moved(1, None, State.QUEUED))
     assert (admission.running, admission.accepted) == (16, 3)
+
+
+def test_in_samples_a_group_may_start_while_a_place_is_free_and_steps_count_as_whole_batches() -> None:
+    admission = Admission(8, 0, samples=4)
+    for step in range(1, 50):
+        served = []
+        while (left := admission.capacity(1000)) > 0:
+            assert admission.held < 8
+            assert left <= 2
+            admission.moved(Moved(1, None, State.DONE, "m"))
+            admission.moved(Moved(1, State.DONE, State.READY, "m", samples=3))
+            admission.moved(Moved(1, State.READY, State.SERVED, "m", samples=3))
+            served.append(3)
+        assert 8 <= sum(served) < 8 + 4  # a batch fills, though its groups lost samples
+        for samples in served:
+            admission.moved(Moved(1, State.SERVED, State.TRAINED, "m", samples=samples))
+        admission.advance(step)
+        assert admission.accepted == 8 * step
 
 
 def test_a_lagging_raas_gets_only_the_places_that_its_version_fills_in_time() -> None:

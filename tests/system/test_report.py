@@ -22,6 +22,7 @@ LIMIT = 5_000_000
 RARE = {
     "m2po/eps_low", "m2po/eps_high", "m2po/moment", "ratio/current_version_max_dev", "rollout/lost/<reason>",
     "stop/abort", "stop/length", "stop/tool_calls",
+    *(f"curriculum/{name}" for name in ("issued/<dataset>", "visited", "left_out", "solved", "easy", "medium", "hard")),
 }  # fmt: skip
 """Metrics that a short run of the quickstart may not have."""
 
