@@ -91,6 +91,64 @@ def audit(
     _command("audit").show(run, json)
 
 
+@app.command()
+def replay(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]) -> None:
+    """Derive every batch of a recorded run again, bit for bit, from its event log; exit code 1 on a difference."""
+    _command("replay").replay(run)
+
+
+@app.command()
+def simulate(
+    raas: Annotated[int, typer.Option(min=1, help="Rollout services.")] = 1000,
+    concurrency: Annotated[int, typer.Option(min=1, help="Groups at once in each.")] = 8,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes that each policy is trained on.")] = 1_000_000,
+    n_samples: Annotated[int, typer.Option(min=1, help="Episodes of a group.")] = 8,
+    batch_groups: Annotated[int, typer.Option(min=1, help="Groups of a training step.")] = 2048,
+    policies: Annotated[int, typer.Option(min=1, help="Trained together.")] = 1,
+    max_staleness: Annotated[int, typer.Option(min=0, help="The bound, in steps.")] = 2,
+    mean_s: Annotated[float, typer.Option(min=0.001, help="Mean duration of an episode, log-normal.")] = 10.0,
+    sigma: Annotated[float, typer.Option(min=0.0, help="Standard deviation of its logarithm.")] = 0.8,
+    latencies: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN|FILE", help="Measured durations instead: a run's, or seconds, one a line."),
+    ] = None,
+    step_s: Annotated[float, typer.Option(min=0.0, help="Duration of a training step.")] = 5.0,
+    slow_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Part of the services that are slow.")] = 0.1,
+    slow_factor: Annotated[float, typer.Option(min=1.0, help="How many times slower.")] = 4.0,
+    mishap_every_s: Annotated[
+        float, typer.Option(min=0.0, help="Seconds between joins, leaves, deaths and silences; 0: none.")
+    ] = 2.0,
+    restarts: Annotated[bool, typer.Option(help="Dataflow and trainers die too, and bad requests come in.")] = False,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same run.")] = 1,
+    explore: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Instead: try many small runs, in every order of events.")
+    ] = None,
+    json: Json = None,
+) -> None:
+    """Run Dataflow itself in virtual time among simulated services and trainers; exit code 1 on a violation."""
+    command = _command("simulate")
+    if explore is not None:
+        command.explore_small(explore, seed, json)
+        return
+    scenario = command.scenario_of(
+        raas=raas,
+        concurrency=concurrency,
+        episodes=episodes,
+        n_samples=n_samples,
+        batch_groups=batch_groups,
+        policies=policies,
+        max_staleness=max_staleness,
+        mean_s=mean_s,
+        sigma=sigma,
+        step_s=step_s,
+        slow_share=slow_share,
+        slow_factor=slow_factor,
+        mishap_every_s=mishap_every_s,
+        restarts=restarts,
+    )
+    command.run(scenario, latencies, seed, json)
+
+
 @bench.command("async")
 def bench_async(
     inputs: Inputs,

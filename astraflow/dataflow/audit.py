@@ -35,7 +35,7 @@ from astraflow.dataflow.ledger import (
     Settle,
     State,
 )
-from astraflow.dataflow.records import Announced, Record, TrainerReady
+from astraflow.dataflow.records import Announced, Arrived, Attended, Batched, Record, Started, TrainerReady
 from astraflow.dataflow.store import read_log
 from astraflow.errors import InvariantError
 
@@ -102,7 +102,10 @@ class Auditor:
     """Follows every group; `see` each record in order."""
 
     def __init__(self, most_problems: int = 20) -> None:
-        self._ledger = Ledger()
+        self.ledger = Ledger()
+        """The ledger's own replay of the same records."""
+        self.problems: list[str] = []
+        """What does not hold; at most some, the first ones."""
         self._place: dict[int, State] = {}
         self._model: dict[int, str] = {}
         self._owner: dict[int, str] = {}
@@ -116,7 +119,6 @@ class Auditor:
         self._reason: dict[int, DropReason] = {}
         self._length: dict[int, int] = {}
         self._counts: Counter[str] = Counter()
-        self._problems: list[str] = []
         self._most = most_problems
 
     def see(self, record: Record) -> None:
@@ -126,19 +128,25 @@ class Auditor:
                 self._counts["starts"] += 1
             case Announced():
                 self._counts["versions"] += 1
+            case Started() | Arrived() | Attended() | Batched():
+                pass
             case _:
                 self._follow(record)
                 try:
-                    self._ledger.handle(record)
+                    self.ledger.handle(record)
                 except InvariantError as error:
                     self._problem(f"the ledger refuses {type(record).__name__}: {error}")
+
+    def place(self, group_id: int) -> State | None:
+        """Where a group is; None for one that was never asked for."""
+        return self._place.get(group_id)
 
     def report(self) -> AuditReport:
         """The result so far."""
         places = Counter(self._place.values())
         dropped = Counter(self._reason.values())
         in_flight = {s.value: n for s, n in places.items() if s not in (State.TRAINED, State.DROPPED)}
-        c = self._ledger.counters
+        c = self.ledger.counters
         if len(self._place) != places[State.TRAINED] + dropped.total() + sum(in_flight.values()):
             self._problem("issued is not trained + dropped + in flight")
         if (c.issued, c.trained, c.in_flight) != (len(self._place), places[State.TRAINED], sum(in_flight.values())):
@@ -152,8 +160,8 @@ class Auditor:
         for group_id, reason in self._reason.items():
             lost[reason.value] += [self._length[group_id]] if group_id in self._length else []
         return AuditReport(
-            conserved=not self._problems,
-            problems=self._problems,
+            conserved=not self.problems,
+            problems=self.problems,
             issued=len(self._place),
             trained=len(trained),
             dropped={reason.value: n for reason, n in dropped.items()},
@@ -278,5 +286,5 @@ class Auditor:
         return len(self._place) + 1
 
     def _problem(self, text: str) -> None:
-        if len(self._problems) < self._most:
-            self._problems.append(text)
+        if len(self.problems) < self._most:
+            self.problems.append(text)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from astraflow.dataflow.waiting import Pulse, Waits
-from astraflow.errors import InvariantError
+from astraflow.errors import AstraFlowError, InvariantError
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,12 @@ class VersionBarrier:
             self._opened = None
         return self.poll(now)
 
+    def excuse(self, model_id: str, now: float) -> Round | None:
+        """Do not wait for a member until it arrives again; that can complete the open round."""
+        if model_id in self._members and model_id not in self._arrived:
+            self._absent.add(model_id)
+        return self.poll(now)
+
     def arrive(self, model_id: str, now: float) -> Round | None:
         """A member announces a version; returns the round where that completes it."""
         if model_id not in self._members:
@@ -110,15 +116,42 @@ class Announcements:
     wait    waits for `changed`; unblocked by the last arrival or by the round's deadline
     """
 
-    def __init__(self, deadline_s: float, waits: Waits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, deadline_s: float, waits: Waits, clock: Callable[[], float], *, independent: bool = False
+    ) -> None:
+        """independent: nobody waits for anybody."""
         self.barrier = VersionBarrier(deadline_s)
+        self._independent = independent
         self._waits = waits
         self._clock = clock
         self._changed = Pulse()
+        self._failure: AstraFlowError | None = None
+
+    def fail(self, error: AstraFlowError) -> None:
+        """The run is over: whoever waits is told."""
+        self._failure = error
+        self._changed.set()
+
+    def published(self) -> None:
+        """A version became current."""
+        self._changed.set()
+
+    async def changed(self) -> None:
+        """Return when a version became current or a round ended; raises why where the run is over."""
+        if self._failure is not None:
+            raise self._failure
+        await self._changed.wait()
+
+    def excuse(self, model_id: str) -> None:
+        """A model's trainer is absent: whoever waits only for it goes on."""
+        if self.barrier.excuse(model_id, self._clock()) is not None:
+            self._changed.set()
 
     async def wait(self, model_id: str, version: int) -> None:
         """Arrive, and return when the round is over; a round that its deadline ended names its laggards in the log."""
         barrier = self.barrier
+        if self._independent:
+            return
         mine = barrier.number
         if barrier.arrive(model_id, self._clock()) is not None:
             self._changed.set()
@@ -126,6 +159,8 @@ class Announcements:
         who = f"version {version} of {model_id}"
         with self._waits.enter(who, lambda: f"the versions of {', '.join(sorted(barrier.awaited()))}"):
             while barrier.number == mine and (deadline := barrier.deadline) is not None:
+                if self._failure is not None:
+                    raise self._failure
                 try:
                     async with asyncio.timeout(deadline - self._clock()):
                         await self._changed.wait()

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from astraflow.core.data import Group
+from astraflow.core.data import Batch, Group
+from astraflow.core.data.trajectory import GroupResult
 from astraflow.dataflow.journal import Journal, Volatile
 from astraflow.dataflow.ledger import Event, Expire, Ledger, Moved, Settle, State
 from astraflow.dataflow.raas_pool import RaaSPool
-from astraflow.dataflow.records import Kept, Released
+from astraflow.dataflow.records import Attended, Batched, Came, Kept, Released
 from astraflow.dataflow.refill import Refill
 from astraflow.dataflow.staleness import Admission
 
@@ -21,14 +22,18 @@ from astraflow.dataflow.staleness import Admission
 class Books:
     """The ledger with everything that is derived from it."""
 
-    def __init__(self, ledger: Ledger, pool: RaaSPool, journal: Journal | None = None) -> None:
-        """journal None: nothing outlives the process."""
+    def __init__(
+        self, ledger: Ledger, pool: RaaSPool, journal: Journal | None = None, *, replayable: bool = False
+    ) -> None:
+        """journal None: nothing outlives the process. replayable: what RaaS return is kept for a replay."""
         self.ledger = ledger
         self.journal = journal or Volatile()
         self._pool = pool
+        self._replayable = replayable
         self.recorded = 0
         """Events so far, in this process."""
         self._admissions: dict[str, Admission] = {}
+        self._absent: set[str] = set()
         self._refills: dict[str, Refill] = {}
 
     @property
@@ -70,6 +75,28 @@ class Books:
         """A group is about to be ready: its trajectories outlive the process."""
         self.journal.append(Kept(group))
 
+    def attended(self, model_id: str, present: bool) -> None:
+        """A model's trainer is back, or absent: then its credit limits nobody, and nobody waits for its groups."""
+        self.journal.append(Attended(model_id, present))
+        if present:
+            self._absent.discard(model_id)
+        else:
+            self._absent.add(model_id)
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """Models whose trainers are absent."""
+        return frozenset(self._absent)
+
+    def arrived(self, group_id: int, result: GroupResult | None) -> None:
+        """A RaaS has returned what it made of a leased occurrence; nothing is decided yet."""
+        if self._replayable:
+            self.journal.append(Came(group_id, result))
+
+    def batched(self, model_id: str, version: int, batch: Batch) -> None:
+        """The groups that were served last make this batch."""
+        self.journal.append(Batched(model_id, version, batch.digest()))
+
     def settle(self, model_id: str, step: int) -> None:
         """What a model's steps up to this one trained is never taken back."""
         group_ids = self.ledger.trained(model_id, up_to=step)
@@ -79,9 +106,11 @@ class Books:
 
     def capacity(self, max_concurrent: int, steps: Mapping[str, int] | None = None) -> int:
         """Groups that every model's credit lets start now, on a RaaS that serves the versions of `steps`."""
-        if not self._admissions:
-            return 0
         return min(
-            admission.capacity(max_concurrent, None if steps is None else steps[model_id])
-            for model_id, admission in self._admissions.items()
+            (
+                admission.capacity(max_concurrent, None if steps is None else steps[model_id])
+                for model_id, admission in self._admissions.items()
+                if model_id not in self._absent
+            ),
+            default=0,
         )

@@ -212,6 +212,28 @@ class LedgerConfig(Section):
     keep_steps: int = Field(default=64, ge=0)
     """Most steps that a restored trainer goes back without losing what they had trained; a trainer's checkpoint
     (/save_buffer) lets go earlier."""
+    replayable: bool = False
+    """Keep all that RaaS return, so that `astraflow replay` can derive every batch again; otherwise trajectories go
+    when nobody can need them."""
+
+
+class PoolConfig(Section):
+    """The live RaaS."""
+
+    heartbeat_s: float = Field(default=5.0, gt=0)
+    """Seconds between two signs of life of a RaaS."""
+    missed_heartbeats: int = Field(default=3, ge=1)
+    """So many missed make it suspect: no new work, and it is asked; without an answer within one more it is dead, and
+    its leases go to others."""
+    quarantine_failures: int = Field(default=3, ge=1)
+    """So many failures in a row (groups without an episode, deaths) put a RaaS in quarantine, where others can work."""
+    quarantine_s: float = Field(default=60.0, gt=0)
+    """Seconds without work the first time; twice as long each time after, until a group of it succeeds."""
+    session_key: str | None = None
+    """Field of a dataset row: rows with equal values go to the same RaaS where it has room, for its caches; None: by
+    speed and room alone."""
+    advice_window_s: float = Field(default=60.0, gt=0)
+    """Seconds over which it is measured whether more or fewer RaaS would do (raas/advice)."""
 
 
 class EvalConfig(Section):
@@ -238,6 +260,7 @@ class DataflowConfig(Section):
     """0: any free port, announced after it is bound."""
     buffer: BufferConfig = BufferConfig()
     ledger: LedgerConfig = LedgerConfig()
+    pool: PoolConfig = PoolConfig()
     rollout_dataset: RolloutDatasetConfig
     mixture: dict[str, RolloutDatasetConfig] = {}
     """Further rollout datasets by name: each gets the share of all occurrences that its weight is of all weights."""
@@ -249,8 +272,13 @@ class DataflowConfig(Section):
     group: GroupConfig = GroupConfig()
     episode_timeout_s: float = Field(default=120.0, gt=0)
     """An episode that runs longer ends as failed(timeout)."""
+    barrier: Literal["barrier", "independent"] = "barrier"
+    """Several models: a step's announcement waits for the others', so that versions leave together, or for none."""
     barrier_timeout_s: float = Field(default=600.0, gt=0)
-    """Several models: longest that a step's announcement waits for the other models' before it goes on without them."""
+    """Several models: longest that a step's announcement waits for the other models' before it goes on without them; a
+    trainer that is silent for so long holds up nobody until its next call."""
+    policy_death: Literal["continue", "stop"] = "continue"
+    """Several models: when the trainer of one has died for good, the others go on to their end, or the run stops."""
     max_failure_streak: int = Field(default=200, ge=1)
     """So many samples in a row without one valid reward stop the run with the first traceback."""
 

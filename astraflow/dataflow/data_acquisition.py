@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from astraflow.core.data import Group
+from astraflow.core.data import Failed, Group
 from astraflow.core.data.trajectory import EpisodeResult, GroupResult, Row
 from astraflow.core.protocol import messages as m
+from astraflow.core.workflow.api.group import CUT
 from astraflow.dataflow.books import Books
 from astraflow.dataflow.curation import Curator, Occurrence, Outcome
 from astraflow.dataflow.curriculum import Curriculum
@@ -28,7 +29,7 @@ from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.prompts import visit_of
 from astraflow.dataflow.raas_link import Order
 from astraflow.dataflow.raas_pool import Instance, RaaSPool
-from astraflow.dataflow.routing import fit, share_out
+from astraflow.dataflow.routing import Affinity, fit, share_out
 from astraflow.dataflow.statistics import RolloutStatistics
 from astraflow.dataflow.trajectory_log import TrajectoryLog
 from astraflow.errors import DataError
@@ -65,8 +66,12 @@ class DataAcquisition:
         *,
         lease_s: float,
         clock: Callable[[], float],
+        session_key: str | None = None,
     ) -> None:
-        """rows: by prompt_id, of all rollout datasets. lease_s: seconds until a lease without a result is lost."""
+        """rows: by prompt_id, of all rollout datasets. lease_s: seconds until a lease without a result is lost.
+
+        session_key: field of a row; rows with equal values go to the same RaaS, where it has room.
+        """
         self.paused = False
         """No new work (an exclusive evaluation, draining)."""
         self._rows = rows
@@ -77,6 +82,8 @@ class DataAcquisition:
         self._flow = flow
         self._lease_s = lease_s
         self._clock = clock
+        self._session_key = session_key
+        self._affinity = Affinity()
 
     # ---- out -------------------------------------------------------------------------------------------------------
 
@@ -84,17 +91,28 @@ class DataAcquisition:
         """Lease what may start now, lost leases first, to the RaaS with the most free room."""
         if self.paused or not self._policies.started:
             return []
-        queued = self._books.ledger.counters.states[State.QUEUED]
-        serving = self._pool.serving
-        allowed = {i.key: self._allowed(i, queued) for i in serving}
-        room = {i.key: min(i.available, allowed[i.key]) for i in serving}
+        states = self._books.ledger.counters.states
+        queued, leased = states[State.QUEUED], states[State.LEASED]
         # what is queued counts as running already
-        most = self._books.capacity(self._pool.max_concurrency) + queued
-        shares = fit(share_out(room, {i.key: i.max_concurrency for i in serving}, max(0, most)), allowed)
+        if self._books.capacity(leased + queued + 1) + queued <= 0:
+            return []
+        free = self._pool.with_room
+        # what others still hold, suspect, leaving or expected back, takes no room from these
+        most_running = leased + sum(i.available for i in free)
+        most = self._books.capacity(most_running) + queued
+        allowed = self._allowed(free, most_running, queued)
+        room = {i.key: min(i.available, allowed[i.key]) for i in free}
+        taken = {i.key: i.inflight for i in free}
+        shares = fit(share_out(room, self._pool.weights(free, self._clock()), most, taken), allowed)
         for _ in range(sum(shares.values()) - queued):
-            prompt_id, epoch = self.cursor.next()
-            self._books.record(Issue(prompt_id, epoch))
-        return [self._lease(key, groups) for key, groups in shares.items() if groups]
+            self.issue()
+        sessions = {g: self._session(g) for g in self._books.ledger.queued(sum(shares.values()))}
+        return [self._lease(key, group_ids) for key, group_ids in self._affinity.divide(sessions, shares).items()]
+
+    def issue(self) -> None:
+        """Ask for the next row."""
+        prompt_id, epoch = self.cursor.next()
+        self._books.record(Issue(prompt_id, epoch))
 
     def again(self, key: str) -> Order | None:
         """All that an instance has leased, to be asked for once more; None for nothing."""
@@ -110,21 +128,36 @@ class DataAcquisition:
         if moved:
             log.warning("%d leases are over their deadline and back in the queue", len(moved))
 
-    def _allowed(self, instance: Instance, queued: int) -> int:
-        steps = {model_id: published.step for model_id, published in instance.verified.items()}
-        return self._books.capacity(self._pool.max_concurrency, steps) + queued
+    def _allowed(self, instances: Iterable[Instance], most_running: int, queued: int) -> dict[str, int]:
+        """key → the groups that its versions let start; most instances serve the same ones."""
+        known: dict[tuple[int, ...], int] = {}
+        allowed = {}
+        for instance in instances:
+            steps = tuple(instance.verified[model_id].step for model_id in self._pool.model_ids)
+            if steps not in known:
+                by_model = dict(zip(self._pool.model_ids, steps, strict=True))
+                known[steps] = self._books.capacity(most_running, by_model) + queued
+            allowed[instance.key] = known[steps]
+        return allowed
 
-    def _lease(self, key: str, groups: int) -> Order:
-        group_ids = self._books.ledger.queued(groups)
+    def _session(self, group_id: int) -> str | None:
+        entry = self._books.ledger.get(group_id)
+        if self._session_key is None or entry is None:
+            return None
+        session = self._rows[entry.prompt_id].get(self._session_key)
+        return None if session is None else str(session)
+
+    def _lease(self, key: str, group_ids: list[int]) -> Order:
         self._books.record(Lease(tuple(group_ids), key, self._clock() + self._lease_s))
         return Order(key, WORKFLOW_ID, tuple(self._task(group_id) for group_id in group_ids))
 
     def _task(self, group_id: int) -> m.Task:
         entry = self._books.ledger.get(group_id)
         assert entry is not None
-        return m.Task(task_id=self._task_id(entry), group_id=group_id, data=self._rows[entry.prompt_id])
+        return m.Task(task_id=self.task_id(entry), group_id=group_id, data=self._rows[entry.prompt_id])
 
-    def _task_id(self, entry: Entry) -> str:
+    def task_id(self, entry: Entry) -> str:
+        """What a RaaS knows a lease by."""
         # the lease is in the name: a RaaS remembers the tasks whose results were fetched and runs none of them twice
         return f"{self._rows[entry.prompt_id]['task_id']}#{entry.group_id}.{entry.leases}"
 
@@ -139,12 +172,14 @@ class DataAcquisition:
         for item in items:
             group_id = _group_id(item.task_id)
             entry = self._books.ledger.get(group_id)
-            if entry is None or entry.owner != key or item.task_id != self._task_id(entry):
+            if entry is None or entry.owner != key or item.task_id != self.task_id(entry):
                 self._books.record(Finish(group_id, key, (), DropReason.REJECTED))
                 continue
+            self._books.arrived(group_id, item.result)
             row = self._rows[entry.prompt_id]
             occurrence = Occurrence(group_id, entry.prompt_id, str(row["task_id"]), entry.epoch)
             seconds = self._clock() - (entry.deadline - self._lease_s)
+            self._judge(key, item.result, seconds)
             outcomes, drop = self._curate(occurrence, item.result, seconds)
             if entry.only is not None:
                 outcomes = [outcome for outcome in outcomes if outcome.key == entry.only]
@@ -163,6 +198,19 @@ class DataAcquisition:
 
     def expects(self, key: str) -> bool:
         return True  # the poll is the sign of life too
+
+    def _judge(self, key: str, result: GroupResult | None, seconds: float) -> None:
+        """What a result says of the instance that it came from. A cut or rejected group says nothing."""
+        if result is None:
+            return
+        failed = [e for e in result.episodes if isinstance(e, Failed)]
+        if len(failed) < len(result.episodes):
+            self._pool.group_succeeded(key, seconds, self._clock())
+        elif any(e.reason != CUT for e in failed) and self._pool.group_failed(
+            key, f"{failed[0].reason}: {failed[0].detail}", self._clock()
+        ):
+            instance = self._pool.get(key)
+            log.error("RaaS %s gets no work: %s", key, instance.reason if instance is not None else "")
 
     def _curate(
         self, occurrence: Occurrence, result: GroupResult | None, seconds: float
@@ -184,6 +232,8 @@ class DataAcquisition:
         self.cursor.visited(occurrence.prompt_id, occurrence.epoch, visit)
         group_ids = [moved.group_id for moved in moves if moved.after is State.DONE]
         for group_id, outcome in zip(group_ids, outcomes, strict=True):
+            if outcome.drop is None and outcome.key.model_id in self._books.absent:
+                outcome = replace(outcome, drop=DropReason.ABSENT)
             group = _numbered(outcome.group, group_id)
             if outcome.drop is None:
                 self._books.keep(group)

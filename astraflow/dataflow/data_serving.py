@@ -102,6 +102,8 @@ class DataServing:
         self._changed = Pulse()
         self._failure: AstraFlowError | None = None
         self._two_versions = 0
+        self.waiting: set[str] = set()
+        """Models whose trainer waits for a batch."""
 
     def ready(self, model_id: str) -> int:
         """Groups that wait for a batch."""
@@ -193,12 +195,16 @@ class DataServing:
             raise CallerError(f"timeout must be 0 to {LONGEST_WAIT_S:.0f} s, got {request.timeout}")
         who = f"trainer of {request.model_id} at version {request.version}"
         started = asyncio.get_running_loop().time()
-        return await self._waits.until(
-            who,
-            lambda: self._waits_on(policy, request.version),
-            request.timeout,
-            self._batch(policy, request.version, started),
-        )
+        self.waiting.add(policy.model_id)
+        try:
+            return await self._waits.until(
+                who,
+                lambda: self._waits_on(policy, request.version),
+                request.timeout,
+                self._batch(policy, request.version, started),
+            )
+        finally:
+            self.waiting.discard(policy.model_id)
 
     async def _batch(self, policy: Policy, version: int, started: float) -> m.BatchReply:
         while True:
@@ -229,6 +235,7 @@ class DataServing:
         self._books.record(Serve(ids[0], policy.version, ids[1]))
         waited = asyncio.get_running_loop().time() - started
         served = self._served[policy.model_id] = self._batched([*groups, *replays], policy, waited, kept_share)
+        self._books.batched(policy.model_id, policy.version, served.reply.batch)
         return served
 
     def _batched(self, groups: list[Group], policy: Policy, waited: float, kept_share: float = 1.0) -> Served:

@@ -101,11 +101,17 @@ class Durable:
     async def _commit(self) -> None:
         self._wanted.clear()
         items, self._items = self._items, []
+        writing = asyncio.get_running_loop().run_in_executor(self._thread, self._store.commit, items)
+        # counted also where the writer is cancelled meanwhile: who waits for these items must hear of them
+        writing.add_done_callback(lambda done: self._written(len(items), done))
         with boundary(DataError, "the ledger cannot be written"):
             # shielded: a cancelled writer must not leave a commit behind that `close` does not know of
-            await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, self._store.commit, items))
-        self._committed += len(items)
-        self._news.set()
+            await asyncio.shield(writing)
+
+    def _written(self, items: int, writing: asyncio.Future[None]) -> None:
+        if not writing.cancelled() and writing.exception() is None:
+            self._committed += items
+            self._news.set()
 
     def _read(self, group_ids: list[int]) -> dict[int, Group]:
         found = {}

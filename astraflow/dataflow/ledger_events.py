@@ -49,6 +49,8 @@ class DropReason(StrEnum):
     """The workflow rejected the occurrence."""
     FAILED = "failed"
     """No episode gave a trajectory."""
+    ABSENT = "absent"
+    """Its policy's trainer is gone, and others go on."""
     LENGTH = "length"
     """Its longest trajectory is shorter or longer than `buffer.length` lets pass."""
     DUPLICATE = "duplicate"

@@ -8,8 +8,9 @@ Per registration, four loops that never wait for another instance:
     train     results (long poll)             results → acquisition       the RaaS; it is also the sign of life
     eval      results (long poll)             results → evaluation        `news`: an evaluation task was sent
 
-A failed call makes the instance suspect; after some in a row it is dead: its leases go back at once, whoever waits
-for work is woken, and the loops end. A bug in what handles a result stops the service, never one loop alone.
+A poll is as long as a heartbeat, so an idle RaaS gives a sign of life with each. A failed call makes it suspect; after
+some in a row it is dead: its leases go back at once, whoever waits for work is woken, and the loops end. A bug in what
+handles a result stops the service, never one loop alone.
 """
 
 from __future__ import annotations
@@ -32,9 +33,6 @@ from astraflow.errors import AstraFlowError, CallerError, DataError, DeadlineErr
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-POLL_S = 5.0
-"""Length of a long poll; with it an idle RaaS gives a sign of life three times before it counts as missed."""
 
 RETRY_S = 0.2
 """Pause after the first failed call; doubles up to RETRY_MOST_S."""
@@ -135,6 +133,11 @@ class RaaSLinks:
         link, _ = self._links.get(key, (None, None))
         return None if link is None else asyncio.create_task(link.ask(call))
 
+    async def lives(self, key: str, within_s: float) -> bool:
+        """Does an instance answer?"""
+        link, _ = self._links.get(key, (None, None))
+        return link is not None and await link.lives(within_s)
+
     async def stop(self) -> None:
         """End all loops and close all connections."""
         tasks = [task for _, task in self._links.values()]
@@ -181,6 +184,14 @@ class RaaSLink:
         with contextlib.suppress(AstraFlowError):
             await call(self._client)
 
+    async def lives(self, within_s: float) -> bool:
+        try:
+            async with asyncio.timeout(within_s):
+                await self._client.status()
+        except (AstraFlowError, TimeoutError):
+            return False
+        return True
+
     async def _prepare(self) -> None:
         for request in self._links.workflows:
             try:
@@ -189,7 +200,7 @@ class RaaSLink:
                 self._pool.exclude(self._key, str(error))
                 self._links.refused(error)
                 raise _GoneError from error
-        self._pool.prepared(self._key)
+        self._pool.prepared(self._key, self._links.clock())
         self._links.wake.set()
 
     async def _versions(self) -> None:
@@ -263,7 +274,7 @@ class RaaSLink:
             if not desk.expects(self._key):
                 await self.news.wait()
                 continue
-            request = m.PullRequest(timeout=POLL_S, lane=lane, ack=ack)
+            request = m.PullRequest(timeout=self._pool.rules.heartbeat_s, lane=lane, ack=ack)
             items = await self._insist(partial(self._client.pull, request))
             # acknowledged with the next pull, that is after the results are in the ledger
             ack = [item.task_id for item in items]

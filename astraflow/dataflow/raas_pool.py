@@ -18,10 +18,9 @@ from typing import Any
 
 from astraflow.core.protocol.messages import RegisterRaaSRequest
 from astraflow.dataflow.policies import Published, PublishedVersions
+from astraflow.dataflow.quarantine import Quarantine
+from astraflow.dataflow.raas_speed import Speeds
 from astraflow.errors import CallerError, InvariantError
-
-MISSED_AFTER_S = 15.0
-"""Seconds without a sign of life, three heartbeats of 5 s, after which an instance is dead."""
 
 FAILURES = 3
 """Calls in a row that fail before an instance is dead. The first makes it suspect."""
@@ -37,11 +36,28 @@ class Health(StrEnum):
     """Registered; its workflows are not set up yet."""
     HEALTHY = "healthy"
     SUSPECT = "suspect"
-    """A call failed: no new work until one succeeds."""
+    """A call failed, or heartbeats were missed: no new work until it gives a sign of life."""
+    QUARANTINED = "quarantined"
+    """It failed again and again: no new work for a while."""
     DRAINING = "draining"
     """Leaves once its leases have ended."""
     DEAD = "dead"
     """Its leases are back in the queue; a new registration brings it back."""
+
+
+@dataclass(frozen=True)
+class PoolRules:
+    """When an instance is given up."""
+
+    heartbeat_s: float = 5.0
+    missed_heartbeats: int = 3
+    quarantine_failures: int = 3
+    quarantine_s: float = 60.0
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds without a sign of life after which an instance is suspect, and asked."""
+        return self.heartbeat_s * self.missed_heartbeats
 
 
 @dataclass
@@ -64,6 +80,8 @@ class Instance:
     """Why it is not healthy."""
     shutdown: bool = False
     """Is told to end once it has left."""
+    asked: bool = False
+    """It missed its heartbeats and is asked whether it lives."""
     verified: dict[str, Published] = field(default_factory=dict)
     """model_id → the version it serves, its digest proved."""
 
@@ -72,8 +90,8 @@ class Instance:
         """Groups it has room for."""
         return max(0, self.max_concurrency - self.inflight) if self.health is Health.HEALTHY else 0
 
-    def describe(self, model_ids: Collection[str], epoch: float = 0.0) -> dict[str, Any]:
-        """Its row of /raas_pool; epoch: what to add to the pool's clock for Unix time."""
+    def describe(self, model_ids: Collection[str], epoch: float = 0.0, group_s: float | None = None) -> dict[str, Any]:
+        """Its row of /raas_pool; epoch: what to add to the pool's clock for Unix time; group_s: its speed estimate."""
         serves = [self.verified.get(model_id) for model_id in model_ids]
         return {
             "uid": self.uid,
@@ -87,6 +105,7 @@ class Instance:
             "failure_count": self.failure_count,
             "gpu_count": self.gpu_count,
             "last_seen": self.last_seen + epoch,
+            "group_s": group_s,
             "reason": self.reason,
         }
 
@@ -106,15 +125,27 @@ class RaaSPool:
     """All registrations, one a uid."""
 
     def __init__(
-        self, model_ids: Collection[str], seats: Mapping[tuple[str, str], str] | None = None, registrations: int = 0
+        self,
+        model_ids: Collection[str],
+        seats: Mapping[tuple[str, str], str] | None = None,
+        registrations: int = 0,
+        rules: PoolRules | None = None,
     ) -> None:
         """seats: (uid, incarnation) → key of RaaS that an earlier Dataflow knew; registrations: those it had made."""
         self.model_ids = tuple(model_ids)
+        self.rules = rules or PoolRules()
+        self.speeds = Speeds()
+        self._quarantine = Quarantine(self.rules.quarantine_failures, self.rules.quarantine_s)
         self._seats = dict(seats or {})
         self._by_key: dict[str, Instance] = {}
         self._by_uid: dict[str, Instance] = {}
         self.versions = PublishedVersions(model_ids)
         self._registrations = registrations
+        # looked at with every result that comes back, so kept until something changes
+        self._live: list[Instance] | None = None
+        self._leaving: list[Instance] | None = None
+        self._serving: list[Instance] | None = None
+        self._roomy: dict[str, Instance] | None = None
 
     # ---- joining and leaving ---------------------------------------------------------------------------------------
 
@@ -136,10 +167,13 @@ class RaaSPool:
         known = self._by_uid.get(request.uid)
         same = known is not None and (known.url, known.incarnation) == (request.raas_url, incarnation)
         if known is not None and same and known.health is not Health.DEAD:
-            known.last_seen, known.max_concurrency = now, concurrency
+            known.last_seen, known.asked = now, False
+            if known.max_concurrency != concurrency:
+                known.max_concurrency = concurrency
+                self._changed()
             if known.health is Health.SUSPECT and not known.failure_count:
                 # it had refused work; after a failed call only a call that succeeds clears it
-                known.health, known.reason = Health.HEALTHY, ""
+                self._turn(known, Health.HEALTHY)
             return Registration(known, new=False)
         self._registrations += 1
         instance = Instance(
@@ -158,24 +192,30 @@ class RaaSPool:
                 replaced = known
             self.remove(known.key)
         self._by_key[instance.key] = self._by_uid[instance.uid] = instance
+        self._changed()
         return Registration(instance, new=True, replaced=replaced)
 
-    def prepared(self, key: str) -> None:
-        """Its workflows are set up: it may get work."""
+    def prepared(self, key: str, now: float) -> None:
+        """Its workflows are set up: it may get work, unless its name is in quarantine."""
         instance = self._by_key.get(key)
         if instance is not None and instance.health is Health.STARTING:
-            instance.health = Health.HEALTHY
+            if self._quarantine.holds(instance.uid, now):
+                self._turn(instance, Health.QUARANTINED, "its predecessor failed again and again")
+            else:
+                self._turn(instance, Health.HEALTHY)
 
     def drain(self, uid: str) -> Instance | None:
         """No new work; None for an unknown uid."""
         instance = self._by_uid.get(uid)
         if instance is not None and instance.health is not Health.DEAD:
-            instance.health = Health.DRAINING
+            self._turn(instance, Health.DRAINING, "it leaves")
         return instance
 
     def remove(self, key: str) -> None:
         """Forget a registration."""
         instance = self._by_key.pop(key, None)
+        self.speeds.forget(key)
+        self._changed()
         if instance is not None and self._by_uid.get(instance.uid) is instance:
             del self._by_uid[instance.uid]
 
@@ -186,9 +226,9 @@ class RaaSPool:
         instance = self._by_key.get(key)
         if instance is None or instance.health is Health.DEAD:
             return
-        instance.last_seen, instance.failure_count = now, 0
+        instance.last_seen, instance.failure_count, instance.asked = now, 0, False
         if instance.health is Health.SUSPECT:
-            instance.health, instance.reason = Health.HEALTHY, ""
+            self._turn(instance, Health.HEALTHY)
 
     def failed(self, key: str, reason: str) -> bool:
         """A call failed; True if that makes the instance dead."""
@@ -199,21 +239,71 @@ class RaaSPool:
         instance.reason = reason
         if instance.failure_count >= FAILURES:
             self._die(instance)
+            self._quarantine.failed(instance.uid, f"it died: {reason}")
             return True
         if instance.health is Health.HEALTHY:
-            instance.health = Health.SUSPECT
+            self._turn(instance, Health.SUSPECT, reason)
         return False
 
     def missed(self, now: float) -> list[str]:
-        """Declare dead who gave no sign of life for MISSED_AFTER_S; returns their keys."""
-        late = [i for i in self.live if now - i.last_seen > MISSED_AFTER_S]
+        """Suspect who missed its heartbeats; returns the keys of those that are to be asked whether they live."""
+        late = [i for i in self.live if now - i.last_seen > self.rules.silent_s and not i.asked]
         for instance in late:
-            instance.reason = f"no sign of life for {now - instance.last_seen:.0f} s"
-            self._die(instance)
+            instance.asked = True
+            reason = f"no sign of life for {now - instance.last_seen:.0f} s"
+            if instance.health is Health.HEALTHY:
+                self._turn(instance, Health.SUSPECT, reason)
+            else:
+                instance.reason = reason
         return [instance.key for instance in late]
 
+    def unanswered(self, key: str) -> bool:
+        """It was asked and did not answer; True if that makes it dead (it may have been heard meanwhile)."""
+        instance = self._by_key.get(key)
+        if instance is None or instance.health is Health.DEAD or not instance.asked:
+            return False
+        self._die(instance)
+        self._quarantine.failed(instance.uid, f"it died: {instance.reason}")
+        return True
+
+    # ---- failures of groups ----------------------------------------------------------------------------------------
+
+    def group_succeeded(self, key: str, seconds: float, now: float) -> None:
+        """A group of an instance came back with an episode, `seconds` after it was leased."""
+        instance = self._by_key.get(key)
+        if instance is not None:
+            self.speeds.finished(key, seconds, now)
+            self._quarantine.succeeded(instance.uid)
+
+    def group_failed(self, key: str, reason: str, now: float) -> bool:
+        """A group came back without one; True if that puts the instance in quarantine."""
+        instance = self._by_key.get(key)
+        if instance is None or not self._quarantine.failed(instance.uid, reason):
+            return False
+        if instance.health is not Health.HEALTHY or not any(i is not instance for i in self.serving):
+            return False
+        self._turn(instance, Health.QUARANTINED, self._quarantine.sentence(instance.uid, now))
+        return True
+
+    def pardon(self, now: float) -> list[str]:
+        """End the terms that are over, and all of them where nobody else can work; returns the keys."""
+        held = [i for i in self._by_key.values() if i.health is Health.QUARANTINED]
+        needed = bool(held) and not self.serving
+        free = [i for i in held if needed or not self._quarantine.holds(i.uid, now)]
+        for instance in free:
+            self._quarantine.release(instance.uid)
+            self._turn(instance, Health.HEALTHY)
+        return [instance.key for instance in free]
+
+    def _changed(self) -> None:
+        self._live = self._leaving = self._serving = self._roomy = None
+
+    def _turn(self, instance: Instance, health: Health, reason: str = "") -> None:
+        instance.health, instance.reason = health, reason
+        self._changed()
+
     def _die(self, instance: Instance) -> None:
-        instance.health = Health.DEAD
+        self._turn(instance, Health.DEAD, instance.reason)
         instance.inflight = 0
         instance.verified = {}
 
@@ -228,7 +318,7 @@ class RaaSPool:
         """It took no work: none is offered until the next sign of life."""
         instance = self._by_key.get(key)
         if instance is not None and instance.health is Health.HEALTHY:
-            instance.health, instance.reason = Health.SUSPECT, reason
+            self._turn(instance, Health.SUSPECT, reason)
 
     # ---- versions --------------------------------------------------------------------------------------------------
 
@@ -252,8 +342,10 @@ class RaaSPool:
             return False
         if published is None or published.manifest.digest != digest:
             instance.verified.pop(model_id, None)
+            self._changed()
             return False
         instance.verified[model_id] = published
+        self._changed()
         return True
 
     def recovering(self, model_id: str) -> None:
@@ -261,6 +353,7 @@ class RaaSPool:
         self.versions.forget(model_id)
         for instance in self._by_key.values():
             instance.verified.pop(model_id, None)
+        self._changed()
 
     # ---- routing ---------------------------------------------------------------------------------------------------
 
@@ -273,16 +366,38 @@ class RaaSPool:
 
     @property
     def live(self) -> list[Instance]:
-        return [i for i in self._by_key.values() if i.health is not Health.DEAD]
+        if self._live is None:
+            self._live = [i for i in self._by_key.values() if i.health is not Health.DEAD]
+        return self._live
 
     @property
     def serving(self) -> list[Instance]:
         """Those that may get work: healthy, with a verified version of every model."""
-        return [
-            i
-            for i in self._by_key.values()
-            if i.health is Health.HEALTHY and all(model_id in i.verified for model_id in self.model_ids)
-        ]
+        if self._serving is None:
+            self._serving = [
+                i
+                for i in self._by_key.values()
+                if i.health is Health.HEALTHY and all(model_id in i.verified for model_id in self.model_ids)
+            ]
+        return self._serving
+
+    @property
+    def left(self) -> list[Instance]:
+        """Those that leave and have nothing any more."""
+        if self._leaving is None:
+            self._leaving = [i for i in self._by_key.values() if i.health is Health.DRAINING]
+        return [i for i in self._leaving if not i.inflight]
+
+    @property
+    def with_room(self) -> list[Instance]:
+        """Those that may get work and have room for it."""
+        if self._roomy is None:
+            self._roomy = {i.key: i for i in self.serving if i.available}
+        return list(self._roomy.values())
+
+    def weights(self, instances: Collection[Instance], now: float) -> dict[str, float]:
+        """key → places, weighed by measured speed."""
+        return self.speeds.weights({i.key: i.max_concurrency for i in instances}, now)
 
     @property
     def max_concurrency(self) -> int:
@@ -290,20 +405,33 @@ class RaaSPool:
         return sum(i.max_concurrency for i in self.serving)
 
     def take(self, key: str, groups: int) -> None:
-        """Give out room."""
-        instance = self._by_key[key]
-        instance.inflight += groups
+        """Give out room; nothing for a registration that is not here (a replay has none)."""
+        instance = self._by_key.get(key)
+        if instance is not None:
+            instance.inflight += groups
+            self._room_changed(instance)
 
     def release(self, key: str, groups: int) -> None:
         """Leases ended; nothing for a registration that is dead or forgotten."""
         instance = self._by_key.get(key)
         if instance is not None and instance.health is not Health.DEAD:
             instance.inflight -= groups
+            self._room_changed(instance)
+
+    def _room_changed(self, instance: Instance) -> None:
+        if self._roomy is None:
+            return
+        if instance.available and all(model_id in instance.verified for model_id in self.model_ids):
+            self._roomy[instance.key] = instance
+        else:
+            self._roomy.pop(instance.key, None)
 
     def validate(self) -> None:
         """Raise InvariantError unless the indexes agree and nothing was given back twice or served unproved."""
         if {i.uid: i.key for i in self._by_key.values()} != {uid: i.key for uid, i in self._by_uid.items()}:
             raise InvariantError("the pool's indexes differ")
         for i in self._by_key.values():
+            if (i.key in self._roomy if self._roomy is not None else False) > bool(i.available):
+                raise InvariantError(f"RaaS {i.key} is said to have room, and has none")
             if i.inflight < 0 or (i.health is Health.DEAD and (i.inflight or i.verified)):
                 raise InvariantError(f"RaaS {i.key}: {i.inflight} in flight, health {i.health}")

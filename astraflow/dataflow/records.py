@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from astraflow.core.data import Group
+from astraflow.core.data.trajectory import GroupResult
 from astraflow.core.protocol.messages import ReadyRequest
 from astraflow.dataflow.curriculum import CurriculumState
 from astraflow.dataflow.ledger import Event, LedgerSnapshot
@@ -26,7 +27,35 @@ class Announced(msgspec.Struct, frozen=True, tag=True):
     digest: str
 
 
-Record = Event | TrainerReady | Announced
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """A Dataflow began, the first one or one that goes on from the records before."""
+
+    life: int
+
+
+class Arrived(msgspec.Struct, frozen=True, tag=True):
+    """What a RaaS returned for a leased occurrence is kept, the next one in `arrivals`."""
+
+    group_id: int
+
+
+class Attended(msgspec.Struct, frozen=True, tag=True):
+    """A model's trainer is there, or absent while others are."""
+
+    model_id: str
+    present: bool
+
+
+class Batched(msgspec.Struct, frozen=True, tag=True):
+    """The batch of the groups that were served before this record."""
+
+    model_id: str
+    version: int
+    digest: str
+    """Of all its arrays, see Batch.digest."""
+
+
+Record = Event | TrainerReady | Announced | Started | Arrived | Attended | Batched
 """What the log holds."""
 
 
@@ -42,6 +71,13 @@ class Kept(msgspec.Struct, frozen=True):
     """A group whose trajectories are to be kept."""
 
     group: Group
+
+
+class Came(msgspec.Struct, frozen=True):
+    """What a RaaS returned, to be kept for a replay; `Arrived` is its record."""
+
+    group_id: int
+    result: GroupResult | None
 
 
 class Released(msgspec.Struct, frozen=True):
@@ -63,7 +99,7 @@ class SnapshotTaken(msgspec.Struct, frozen=True):
     snapshot: bytes
 
 
-Item = Record | Kept | Released | Var | SnapshotTaken
+Item = Record | Kept | Came | Released | Var | SnapshotTaken
 """What a commit is made of, in order."""
 
 

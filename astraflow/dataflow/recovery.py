@@ -26,7 +26,18 @@ from astraflow.dataflow.data_serving import DataServing
 from astraflow.dataflow.ledger import Acknowledge, Finish, Issue, Ledger, LoseLeases, Requeue, Rewind, State
 from astraflow.dataflow.policies import Policies, Policy, Published
 from astraflow.dataflow.raas_pool import RaaSPool
-from astraflow.dataflow.records import Announced, Loaded, Snapshot, SnapshotTaken, TrainerReady, Var
+from astraflow.dataflow.records import (
+    Announced,
+    Arrived,
+    Attended,
+    Batched,
+    Loaded,
+    Snapshot,
+    SnapshotTaken,
+    Started,
+    TrainerReady,
+    Var,
+)
 from astraflow.dataflow.replays import replay_count
 from astraflow.dataflow.staleness import Admission
 from astraflow.errors import DataError
@@ -59,6 +70,8 @@ def replay(loaded: Loaded, policies: Policies, published: Mapping[str, Published
                 policies.replay_ready(record.request)
             case Announced():
                 policies.replay_announced(record.model_id, record.version, record.step, published.get(record.model_id))
+            case Started() | Arrived() | Attended() | Batched():
+                pass  # for a replay
             case Issue():
                 curriculum.issued(record.prompt_id, record.epoch)
                 ledger.handle(record)
@@ -128,7 +141,7 @@ class Recovery:
         read: trajectories that were kept, by group id. returning: owners that may come back, and keep their leases.
         """
         ledger = self._books.ledger
-        for owner in set(ledger.owners).difference(returning):
+        for owner in sorted(set(ledger.owners).difference(returning)):
             self._books.record(LoseLeases(owner))
         for policy in self._policies.all:
             if policy.ready is not None:

@@ -88,8 +88,9 @@ class ScriptedRaaS:
         max_concurrency: int = 8,
         tokens: int = 3,
         hold: bool = False,
+        taken: Callable[[list[str]], None] = lambda task_ids: None,
     ) -> None:
-        """tokens: sampled ones of each sample."""
+        """tokens: sampled ones of each sample. taken: told of the tasks that it took."""
         self.uid = uid
         self.url = f"http://{uid}"
         self.dead = False
@@ -107,6 +108,9 @@ class ScriptedRaaS:
         self._max_concurrency = max_concurrency
         self._tokens = tokens
         self._hold = hold
+        self._taken = taken
+        self.told_to_end: Callable[[], None] = lambda: None
+        """Called by /shutdown."""
         self._held_lanes: set[m.Lane] = set()
         self._versions: dict[str, m.VersionState] = {}
         self._results: dict[m.Lane, dict[str, m.PulledItem]] = {"train": {}, "eval": {}}
@@ -118,6 +122,11 @@ class ScriptedRaaS:
     def version(self) -> int:
         """What it serves; -1 before its first pull."""
         return min((state.number for state in self._versions.values()), default=-1)
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """model_id → what it serves."""
+        return {model_id: state.number for model_id, state in self._versions.items()}
 
     def registration(self, **capabilities: Any) -> m.RegisterRaaSRequest:
         given = {"max_concurrency": self._max_concurrency, "models": list(self._models), **capabilities}
@@ -162,6 +171,7 @@ class ScriptedRaaS:
             post("/submit", m.SubmitRequest, "submit"),
             post("/pull", m.PullRequest, "pull"),
             post("/cancel", m.CancelRequest, "cancel"),
+            Endpoint("POST", "/shutdown", m.Empty, self.shutdown),
             post("/notify_version", m.RaaSNotifyVersionRequest, "notify_version"),
             StatusEndpoint("/status", self._status),
         ]
@@ -179,6 +189,7 @@ class ScriptedRaaS:
             if task.task_id not in self.running:
                 self.running[task.task_id] = (request, task)
                 self.submitted.append((request.lane, task.group_id, self.version))
+        self._taken([task.task_id for task in request.tasks])
         if not self._hold and request.lane not in self._held_lanes:
             await self.finish([task.task_id for task in request.tasks])
         return [m.Accepted(task_id=task.task_id, accepted=True) for task in request.tasks]
@@ -217,6 +228,10 @@ class ScriptedRaaS:
         digest = self.digest or request.manifest.digest
         self._versions[request.model_id] = m.VersionState(number=request.version, digest=digest, verified=True)
         return m.RaaSNotifyVersionResult(ok=True, model_id=request.model_id, version=request.version, pulled=True)
+
+    async def shutdown(self, request: m.Empty) -> m.Ok:
+        self.told_to_end()
+        return m.Ok()
 
     def _status(self) -> m.RaaSStatus:
         if self.dead:
@@ -267,20 +282,21 @@ class ScriptedTrainer:
     async def batch(self, timeout: float = 30.0) -> m.BatchReply:
         return await self._client.batch(self._model_id, self.version, timeout)
 
-    async def train(self, timeout: float = 30.0, run_eval: bool = False) -> m.BatchReply:
+    async def train(self, timeout: float = 30.0, run_eval: bool = False, last: bool = False) -> m.BatchReply:
         """One step: a batch, then the next version."""
         reply = await self.batch(timeout)
         self.version, self.step = self.version + 1, self.step + 1
-        await self.announce(run_eval)
+        await self.announce(run_eval, last)
         return reply
 
-    async def announce(self, run_eval: bool = False) -> m.NotifyVersionReply:
+    async def announce(self, run_eval: bool = False, last: bool = False) -> m.NotifyVersionReply:
         request = m.NotifyVersionRequest(
             version=self.version,
             step=self.step,
             run_eval=run_eval,
             model_id=self._model_id,
             manifest=manifest(self.version, self._model_id),
+            last=last,
         )
         return await self._client.notify_version(request)
 

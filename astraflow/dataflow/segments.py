@@ -38,8 +38,10 @@ class Ref(msgspec.Struct, frozen=True):
 class Segments:
     """The files of one ledger; used from one thread at a time."""
 
-    def __init__(self, directory: Path, refs: Iterable[Ref] = (), segment_bytes: int = SEGMENT_BYTES) -> None:
-        """refs: the payloads that are referenced already; files without any are deleted."""
+    def __init__(
+        self, directory: Path, refs: Iterable[Ref] = (), segment_bytes: int = SEGMENT_BYTES, *, reading: bool = False
+    ) -> None:
+        """refs: the payloads that are referenced already; files without any are deleted. reading: nothing changes."""
         self._directory = directory
         self._limit = segment_bytes
         self._live = Counter(ref.segment for ref in refs)
@@ -48,7 +50,7 @@ class Segments:
         self._number = max(found, default=0)
         self._file: BinaryIO | None = None
         for number in found:
-            if not self._live[number]:
+            if not self._live[number] and not reading:
                 self._path(number).unlink()
 
     def append(self, payload: bytes) -> Ref:

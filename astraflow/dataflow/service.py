@@ -24,13 +24,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from astraflow.core.data.trajectory import EpisodeResult, Row
 from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import RaaSClient
 from astraflow.core.protocol import messages as m
+from astraflow.dataflow.attendance import Attendance
 from astraflow.dataflow.barrier import Announcements
 from astraflow.dataflow.books import Books
 from astraflow.dataflow.config import DataflowSettings
@@ -42,11 +44,14 @@ from astraflow.dataflow.eval_log import EvalLog
 from astraflow.dataflow.evaluation import Evaluation
 from astraflow.dataflow.filters import FilterRules, make_filters
 from astraflow.dataflow.journal import Durable
+from astraflow.dataflow.ledger import DropReason
 from astraflow.dataflow.past import Past, Seat
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_link import RaaSLinks
-from astraflow.dataflow.raas_pool import MISSED_AFTER_S, Health, Instance, RaaSPool
+from astraflow.dataflow.raas_pool import Instance, PoolRules, RaaSPool
+from astraflow.dataflow.records import Started
 from astraflow.dataflow.recovery import Recovery, Returning
+from astraflow.dataflow.scaling import Advisor, Sample
 from astraflow.dataflow.statistics import RolloutStatistics, standing
 from astraflow.dataflow.status import StatusBoard
 from astraflow.dataflow.store import LedgerStore
@@ -78,6 +83,7 @@ class AstraFlow:
         clock: Callable[[], float] = time.monotonic,
         spans: SpanLog | None = None,
         store: LedgerStore | None = None,
+        journal_of: Callable[[LedgerStore], Durable] = Durable,
         eval_log: EvalLog | None = None,
     ) -> None:
         """rows: of the rollout datasets by name, or of the only one; eval_rows: by name. connect: url → client.
@@ -95,22 +101,28 @@ class AstraFlow:
         self.curriculum = make_curriculum(config, sizes, settings.experiment.seed)
         past = Past.of(store, settings, sizes)
         ledger = past.replay(self.policies, self.curriculum)
-        self.pool = RaaSPool(list(n_samples), past.seats, past.registrations)
-        self.journal = Durable(store) if store is not None else None
-        self.books = Books(ledger, self.pool, self.journal)
-        self._returning = Returning(past.seats.values(), clock() + MISSED_AFTER_S)
+        pool = config.pool
+        rules = PoolRules(pool.heartbeat_s, pool.missed_heartbeats, pool.quarantine_failures, pool.quarantine_s)
+        self.pool = RaaSPool(list(n_samples), past.seats, past.registrations, rules)
+        self.advisor = Advisor(pool.advice_window_s)
+        self.journal = journal_of(store) if store is not None else None
+        self.books = Books(ledger, self.pool, self.journal, replayable=config.ledger.replayable)
+        self._returning = Returning(past.seats.values(), clock() + self.pool.rules.silent_s)
         self.waits = Waits()
         self.statistics = RolloutStatistics(clock)
         self.trajectories = trajectories
-        self.announcements = Announcements(config.barrier_timeout_s, self.waits, clock)
+        independent = config.barrier == "independent"
+        self.announcements = Announcements(config.barrier_timeout_s, self.waits, clock, independent=independent)
+        self.attendance = Attendance(config.barrier_timeout_s)
         self._clock = clock
         self._first_eval_id = past.first_eval_id
         self._eval_log = eval_log
         self._spans = spans or SpanLog(None, "dataflow")
         self._wake = asyncio.Event()
+        self._evaluating = asyncio.Lock()
         self._streak = FailureStreak(config.max_failure_streak)
         self._max_groups, self._max_refill = config.buffer.max_groups, config.buffer.max_refill
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self.serving = self._make_serving(settings)
         self.acquisition = self._make_acquisition(settings, [row for loaded in by_name.values() for row in loaded])
         self.evaluation = self._make_evaluation(settings, eval_rows)
@@ -146,12 +158,17 @@ class AstraFlow:
             self.waits,
             config.buffer.max_staleness,
             clock,
+            self.advisor,
         )
+        self.books.journal.append(Started(past.life))
         self.recovery.restart(past.read, self._returning.keys)
+        for policy in self.policies.all:
+            if policy.ready is not None:
+                self.attendance.expect(policy.model_id, clock())
 
     def _make_serving(self, settings: DataflowSettings) -> DataServing:
         def statistics() -> dict[str, float]:
-            now = standing(self.books, self.pool, self.policies)
+            now = standing(self.books, self.pool, self.policies, self.advisor)
             return {**now, **self.curriculum.statistics(), **self.statistics.take()}
 
         buffer = settings.dataflow.buffer
@@ -197,6 +214,7 @@ class AstraFlow:
             Flow(curator, self.serving, self.statistics, self.trajectories, self._observe),
             lease_s=LEASE_FACTOR * settings.dataflow.episode_timeout_s,
             clock=self._clock,
+            session_key=settings.dataflow.pool.session_key,
         )
 
     def _make_evaluation(self, settings: DataflowSettings, rows: Mapping[str, Sequence[Row]]) -> Evaluation:
@@ -231,9 +249,9 @@ class AstraFlow:
         self.stopping.set()
         self.acquisition.paused = True
         self._end(self.error or DeadlineError("Dataflow is stopping"))
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.links.stop()
         if self.journal is not None:
             await self.journal.close()
@@ -250,11 +268,17 @@ class AstraFlow:
     def _end(self, error: AstraFlowError) -> None:
         self.serving.fail(error)
         self.evaluation.fail(error)
+        self.announcements.fail(error)
+
+    @property
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """Its loops, and calls that nobody waits for."""
+        return list(self._tasks)
 
     def _spawn(self, loop: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(loop)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
         task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
@@ -271,9 +295,8 @@ class AstraFlow:
             # evaluation first: the trainer may be waiting for it
             for order in (*self.evaluation.assign(), *self.acquisition.assign()):
                 self.links.send(order)
-            for instance in self.pool.live:
-                if instance.health is Health.DRAINING and not instance.inflight:
-                    self._let_go(instance.key)
+            for instance in self.pool.left:
+                self._let_go(instance.key)
 
     def _give_up(self) -> None:
         """Dynamic sampling that finds nothing ends the run, where its end is configured."""
@@ -286,13 +309,61 @@ class AstraFlow:
         while True:
             await asyncio.sleep(CLOCK_S)
             for key in self.pool.missed(self._clock()):
-                log.error("RaaS %s is dead: no sign of life; its work goes back to the queue", key)
-                self.links.close(key)
-            for key in self._returning.late(self._clock()):
+                self._spawn(self._confirm(key))
+            for key in self.pool.pardon(self._clock()):
+                log.warning("RaaS %s gets work again: its quarantine is over, or nobody else can work", key)
+            for key in sorted(self._returning.late(self._clock())):
                 self.acquisition.lost(key)
+            for model_id in self.attendance.poll(self._clock()):
+                self._missing(model_id, f"silent for {self.attendance.deadline_s:g} s")
             self.acquisition.expire()
+            self._measure()
             self.recovery.snapshot_if_due()
             self._wake.set()
+
+    @contextmanager
+    def _attending(self, model_id: str) -> Iterator[None]:
+        """A call of a model's trainer: by that it is there."""
+        if self.attendance.enter(model_id, self._clock()):
+            log.warning("the trainer of %s is back", model_id)
+            self.books.attended(model_id, True)
+        try:
+            yield
+        finally:
+            self.attendance.leave(model_id, self._clock())
+
+    def _missing(self, model_id: str, why: str) -> None:
+        log.warning("the trainer of %s is absent (%s): the other policies go on without it", model_id, why)
+        self.books.attended(model_id, False)
+        self.announcements.excuse(model_id)
+        self._wake.set()
+
+    def _measure(self) -> None:
+        """Note how things stand, for the advice on the number of RaaS."""
+        serving = self.pool.serving
+        places = self.pool.max_concurrency
+        if not places or not self.policies.started or self.acquisition.paused:
+            return
+        counters = self.books.ledger.counters
+        self.advisor.see(
+            Sample(
+                at=self._clock(),
+                waiting=len(self.serving.waiting) / len(self.policies.all),
+                idle=1.0 - min(1.0, sum(i.inflight for i in serving) / places),
+                ended=counters.trained + counters.dropped.total(),
+                stale=counters.dropped[DropReason.STALE],
+                size=len(self.pool.live),
+            )
+        )
+
+    async def _confirm(self, key: str) -> None:
+        """Ask an instance that missed its heartbeats whether it lives."""
+        if await self.links.lives(key, self.pool.rules.heartbeat_s):
+            self.pool.heard(key, self._clock())
+            self._wake.set()
+        elif self.pool.unanswered(key):
+            log.error("RaaS %s is dead: no sign of life, and no answer; its work goes back to the queue", key)
+            self.links.close(key)
 
     # ---- trainers --------------------------------------------------------------------------------------------------
 
@@ -313,12 +384,14 @@ class AstraFlow:
             else:
                 self.recovery.begin(request)
             log.info("trainer of %s is ready: %d groups a step", policy.model_id, policy.batch_groups)
-        await self.books.journal.durable()
+        with self._attending(policy.model_id):
+            await self.books.journal.durable()
         return m.ReadyReply(next_version=next_version)
 
     async def batch(self, request: m.BatchRequest) -> m.BatchReply:
-        reply = await self.serving.batch(request)
-        await self.books.journal.durable()
+        with self._attending(self.policies.trained(request.model_id).model_id):
+            reply = await self.serving.batch(request)
+            await self.books.journal.durable()
         return reply
 
     async def save_buffer(self, request: m.SaveBufferRequest) -> m.Ok:
@@ -335,8 +408,16 @@ class AstraFlow:
 
     async def notify_version(self, request: m.NotifyVersionRequest) -> m.NotifyVersionReply:
         """Acknowledge the batch before it, make the version current, start its pull; evaluate where asked to."""
-        policy = self.policies.trained(request.model_id)
-        before = policy.step
+        with self._attending(self.policies.trained(request.model_id).model_id):
+            reply = await self._announce(request)
+        if request.last and self.attendance.done(request.model_id):
+            self._missing(request.model_id, "it has made its last step")
+            await self.books.journal.durable()
+        return reply
+
+    async def _announce(self, request: m.NotifyVersionRequest) -> m.NotifyVersionReply:
+        policy = self.policies.get(request.model_id)
+        before, begun = policy.step, policy.current is not None
         served = self.serving.has_served(request.model_id)
         published = self.policies.announce(request, served=served)
         if published is not None:
@@ -345,18 +426,49 @@ class AstraFlow:
                 self.serving.acknowledge(request.model_id, published.step)
                 self.books.admissions[request.model_id].advance(published.step)
             self.pool.versions.publish(published)
+            self.announcements.published()
             self.serving.advance(request.model_id)
             self.links.news()
             self._wake.set()
             self._spawn(asyncio.to_thread(self.trajectories.collect()))
             # no other await up to the evaluation: an exclusive one begins before anything new is issued
-            await self.announcements.wait(request.model_id, request.version)
-        results = None
-        if request.run_eval:
-            versions = [policy.current for policy in self.policies.all if policy.current is not None]
-            results = await self.evaluation.run(versions)
+            if begun:
+                # a first or a restored version follows on none: it waits for nobody
+                await self.announcements.wait(request.model_id, request.version)
+        results = await self._evaluate(request) if request.run_eval else None
         await self.books.journal.durable()
         return m.NotifyVersionReply(eval_results=results)
+
+    async def _evaluate(self, request: m.NotifyVersionRequest) -> m.EvalResults | None:
+        """Score the versions as they are; anew where the trainer of another policy is started again meanwhile."""
+        policy = self.policies.get(request.model_id)
+        # which versions there are is looked at when it is this one's turn
+        async with self._evaluating:
+            while True:
+                await self._all_started(request)
+                versions = [p.current for p in self.policies.all if p.current is not None]
+                try:
+                    return await self.evaluation.run(versions)
+                except ConflictError:
+                    if policy.version != request.version:
+                        raise
+
+    async def _all_started(self, request: m.NotifyVersionRequest) -> None:
+        """Wait for every policy's first version: an evaluation holds the versions of all of them."""
+
+        async def started() -> None:
+            while not self.policies.started:
+                await self.announcements.changed()
+
+        def missing() -> str:
+            return ", ".join(policy.model_id for policy in self.policies.all if policy.current is None)
+
+        await self.waits.until(
+            f"evaluation of {request.model_id} version {request.version}",
+            lambda: f"the first version of {missing()}",
+            self.attendance.deadline_s,
+            started(),
+        )
 
     # ---- RaaS ------------------------------------------------------------------------------------------------------
 
@@ -369,13 +481,14 @@ class AstraFlow:
         if registration.new:
             self._join(registration.instance)
         self._wake.set()
-        return m.RegisterRaaSReply(uid=request.uid, pool_size=len(self.pool.live))
+        heartbeat_s = self.pool.rules.heartbeat_s
+        return m.RegisterRaaSReply(uid=request.uid, pool_size=len(self.pool.live), heartbeat_s=heartbeat_s)
 
     def _join(self, instance: Instance) -> None:
         log.info("RaaS %s joins at %s", instance.key, instance.url)
         self.books.journal.append(Seat(instance.uid, instance.incarnation, instance.key).written())
         self.links.open(instance)
-        for key in self._returning.joined(instance.uid, instance.key):
+        for key in sorted(self._returning.joined(instance.uid, instance.key)):
             self.acquisition.lost(key)
         order = self.acquisition.again(instance.key)
         if order is not None:
@@ -406,8 +519,8 @@ class AstraFlow:
     def _cancel(self, key: str, task_ids: list[str]) -> None:
         asking = self.links.ask(key, lambda client: client.cancel(task_ids))
         if asking is not None:
-            self._tasks.add(asking)
-            asking.add_done_callback(self._tasks.discard)
+            self._tasks[asking] = None
+            asking.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     def _refused(self, error: AstraFlowError) -> None:
         # one odd instance among others is left out; a run that no instance can serve is over

@@ -11,7 +11,8 @@ from astraflow.dataflow.books import Books
 from astraflow.dataflow.curation import word
 from astraflow.dataflow.ledger import DropReason, State
 from astraflow.dataflow.policies import Policies
-from astraflow.dataflow.raas_pool import RaaSPool
+from astraflow.dataflow.raas_pool import Health, RaaSPool
+from astraflow.dataflow.scaling import Advisor
 
 RATE_WINDOW_S = 20.0
 """Seconds over which tokens/s are averaged."""
@@ -95,7 +96,7 @@ class RolloutStatistics:
         return stats
 
 
-def standing(books: Books, pool: RaaSPool, policies: Policies) -> dict[str, float]:
+def standing(books: Books, pool: RaaSPool, policies: Policies, advisor: Advisor) -> dict[str, float]:
     """Where everything stands now: acquisition, pool, drops."""
     counters = books.ledger.counters
     serving = pool.serving
@@ -119,8 +120,10 @@ def standing(books: Books, pool: RaaSPool, policies: Policies) -> dict[str, floa
         "acquisition/lost_leases": float(counters.lost_leases),
         "raas/size": float(len(pool.live)),
         "raas/serving": float(len(serving)),
+        "raas/quarantined": float(sum(i.health is Health.QUARANTINED for i in pool.live)),
         "raas/inflight": float(sum(i.inflight for i in pool.live)),
         "raas/max_concurrency": float(pool.max_concurrency),
+        "raas/advice": advisor.advise(len(serving)).number,
         "raas/step_lag_max": float(max(lags, default=0)),
         **{f"dropped/{reason.value}": float(counters.dropped[reason]) for reason in DropReason},
     }

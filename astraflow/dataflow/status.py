@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from astraflow.core.observability.prometheus_text import exposition
 from astraflow.core.protocol.messages import EvalResults
 from astraflow.dataflow.books import Books
@@ -14,6 +16,7 @@ from astraflow.dataflow.data_serving import DataServing
 from astraflow.dataflow.evaluation import Evaluation
 from astraflow.dataflow.policies import Policies, Policy
 from astraflow.dataflow.raas_pool import RaaSPool
+from astraflow.dataflow.scaling import Advisor
 from astraflow.dataflow.statistics import RolloutStatistics, standing
 from astraflow.dataflow.waiting import Waits
 
@@ -31,6 +34,7 @@ class StatusBoard:
     waits: Waits
     max_staleness: int
     clock: Callable[[], float]
+    advisor: Advisor
 
     def status(self, *, stopping: bool, error: str | None) -> dict[str, Any]:
         """Reply of GET /status; `live` is what a terminal view shows."""
@@ -61,13 +65,18 @@ class StatusBoard:
         return {
             "size": len(self.pool.live),
             "version": min(newest, default=-1),
-            "instances": [i.describe(self.pool.model_ids, epoch) for i in self.pool.all],
+            "advice": msgspec.to_builtins(self.advisor.advise(len(self.pool.serving))),
+            "instances": [
+                i.describe(self.pool.model_ids, epoch, self.pool.speeds.seconds(i.key)) for i in self.pool.all
+            ],
         }
 
     def metrics(self) -> str:
         """Reply of GET /metrics."""
         steps = {f"step/{policy.model_id}": float(policy.step) for policy in self.policies.all}
-        return exposition({**standing(self.books, self.pool, self.policies), **self.statistics.peek(), **steps})
+        return exposition(
+            {**standing(self.books, self.pool, self.policies, self.advisor), **self.statistics.peek(), **steps}
+        )
 
     def live(self, policy: Policy) -> dict[str, Any]:
         """Where a policy stands now. `reward` is absent before the first finished sample."""

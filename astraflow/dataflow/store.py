@@ -3,6 +3,7 @@
     <run_dir>/ledger/ledger.db     log(seq, records)            events in order, one row a commit
                                    snapshots(seq, snapshot)     the state after a row, so that few rows are read back
                                    payloads(group_id, …)        where each group's trajectories lie
+                                   arrivals(number, …)          what RaaS returned, in order, for a replay
                                    vars(name, value)            what is only needed in its newest form
     <run_dir>/ledger/segments/     the payloads
 
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from astraflow.core.data import Group, decode, encode
-from astraflow.dataflow.records import Item, Kept, Loaded, Record, Released, Snapshot, SnapshotTaken, Var
+from astraflow.dataflow.records import Arrived, Came, Item, Kept, Loaded, Record, Released, Snapshot, SnapshotTaken, Var
 from astraflow.dataflow.segments import Ref, Segments
 from astraflow.errors import DataError
 
@@ -31,8 +32,13 @@ CREATE TABLE IF NOT EXISTS snapshots (seq INTEGER PRIMARY KEY, snapshot BLOB NOT
 CREATE TABLE IF NOT EXISTS payloads (
   group_id INTEGER PRIMARY KEY, segment INTEGER, "offset" INTEGER, length INTEGER, checksum INTEGER
 );
+CREATE TABLE IF NOT EXISTS arrivals (
+  number INTEGER PRIMARY KEY, group_id INTEGER, segment INTEGER, "offset" INTEGER, length INTEGER, checksum INTEGER
+);
 CREATE TABLE IF NOT EXISTS vars (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
+
+_REF = 'segment, "offset", length, checksum'
 
 
 class LedgerStore:
@@ -49,7 +55,8 @@ class LedgerStore:
             self._database.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
             self._seq: int = self._database.execute("SELECT coalesce(max(seq), 0) FROM log").fetchone()[0]
             self._refs = {row[0]: Ref(*row[1:]) for row in self._database.execute("SELECT * FROM payloads")}
-        self._segments = Segments(directory / "segments", self._refs.values())
+            arrivals = [Ref(*row) for row in self._database.execute(f"SELECT {_REF} FROM arrivals")]
+        self._segments = Segments(directory / "segments", [*self._refs.values(), *arrivals])
 
     def load(self) -> Loaded:
         """The state that was committed last."""
@@ -75,6 +82,11 @@ class LedgerStore:
                         ref = self._refs[item.group.group_id] = self._segments.append(encode(item.group))
                         row = (item.group.group_id, ref.segment, ref.offset, ref.length, ref.checksum)
                         transaction.execute("INSERT OR REPLACE INTO payloads VALUES (?, ?, ?, ?, ?)", row)
+                    case Came():
+                        ref = self._segments.append(encode(item))
+                        row = (item.group_id, ref.segment, ref.offset, ref.length, ref.checksum)
+                        transaction.execute(f"INSERT INTO arrivals (group_id, {_REF}) VALUES (?, ?, ?, ?, ?)", row)
+                        records.append(Arrived(item.group_id))
                     case Released():
                         released += [group_id for group_id in item.group_ids if group_id in self._refs]
                     case Var():
@@ -122,6 +134,18 @@ def read_log(directory: Path) -> Iterable[Record]:
         with _attributed(directory):
             for (blob,) in database.execute("SELECT records FROM log ORDER BY seq"):
                 yield from _records(blob)
+    finally:
+        database.close()
+
+
+def read_arrivals(directory: Path) -> Iterator[Came]:
+    """What RaaS returned, in order. DataError where its bytes are damaged."""
+    segments = Segments(directory / "segments", reading=True)
+    database = sqlite3.connect(f"file:{directory / DATABASE}?mode=ro", uri=True)
+    try:
+        with _attributed(directory):
+            for row in database.execute(f"SELECT {_REF} FROM arrivals ORDER BY number"):
+                yield decode(segments.read(Ref(*row)), Came)
     finally:
         database.close()
 

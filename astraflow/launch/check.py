@@ -77,6 +77,12 @@ def _start(config: RunConfig) -> Iterator[Complaint]:
 
 def _models(config: RunConfig) -> Iterator[Complaint]:
     """Sampling and batch of each model."""
+    scaling = config.raas.scaling
+    if scaling is not None and not scaling.min_instances <= config.raas.instances <= scaling.max_instances:
+        limits = f"{scaling.min_instances} to {scaling.max_instances}"
+        yield "raas.instances", f"{config.raas.instances} is not within the limits of raas.scaling, {limits}"
+    if config.raas.port and scaling is not None:
+        yield "raas.port", f"the processes of raas.scaling cannot share port {config.raas.port}; leave it 0"
     if config.raas.port and config.raas.instances > 1:
         yield "raas.port", f"{config.raas.instances} instances cannot share port {config.raas.port}; leave it 0"
     for model_id in config.model_ids:

@@ -1,8 +1,8 @@
 """Starts a run's processes on this machine, watches them, and stops them in order, whatever happens.
 
     start:  write settings → spawn with a lifeline → each binds, then announces → the next stage is given the URLs
-    watch:  a process that ends before its time is started again where `recover` says so, else it ends the run, with its
-            name, how it ended and its last log lines
+    watch:  a process that ends before its time is started again where `recover` says so; else the others of its kind
+            go on without it; else it ends the run, with its name, how it ended and its last log lines
     stop:   last started first; SIGTERM, a grace, SIGKILL; then whatever those processes had started themselves
 
 A launcher that is killed -9 closes the lifelines, and every process ends by itself (core.observability.lifeline).
@@ -64,11 +64,18 @@ def interruptible() -> Iterator[None]:
 class LocalProcesses:
     """The processes of one run, started in stages. Leaving the `with` block stops all of them."""
 
-    def __init__(self, run_dir: RunDirectory, grace: float = STAGE_GRACE, restarts: Restarts | None = None) -> None:
-        """restarts None: none is started again."""
+    def __init__(
+        self,
+        run_dir: RunDirectory,
+        grace: float = STAGE_GRACE,
+        restarts: Restarts | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """restarts None: none is started again. say: told of what ends while others go on."""
         self._run_dir = run_dir
         self._grace = grace
         self._restarts = restarts or Restarts(0)
+        self._say = say
         self._specs: dict[str, ProcessSpec] = {}
         self._stages: list[list[Child]] = []
 
@@ -104,18 +111,29 @@ class LocalProcesses:
     def watch(self, until: Collection[str], tick: Callable[[], None] = lambda: None, poll: float = POLL) -> None:
         """Return when all processes named in `until` have ended well; call `tick` between looks at them.
 
-        PeerError where one of them fails, or any other process ends before, and is not started again.
+        PeerError where one of them fails, or any other process ends before, and is not started again and has no other
+        of its kind to go on; also, at the end, for each of `until` that others went on without.
         """
-        waiting = set(until)
+        waiting, lost = set(until), []
         while waiting:
             for child in self._children():
                 code = child.returncode  # read once: a process may end between two looks
                 if code == 0 and child.name in until:
                     waiting.discard(child.name)
                 elif code is not None and not self._start_again(child):
-                    raise self._blame()
+                    if not self._go_on_without(child):
+                        raise self._blame()
+                    if child.name in until:
+                        waiting.discard(child.name)
+                        lost.append(str(child.died()))
             tick()
             time.sleep(poll)
+        if lost:
+            raise PeerError("\n".join(lost))
+
+    def runs(self, name: str) -> bool:
+        """Is a process of that name there, and has not ended?"""
+        return any(child.name == name and child.returncode is None for child in self._children())
 
     def stop(self, grace: float | None = None) -> None:
         """Stop stage by stage, last started first, each within `grace` seconds; then what they left running."""
@@ -139,6 +157,18 @@ class LocalProcesses:
         child.join(0)  # what is left of its process group ends too
         for stage in self._stages:
             stage[:] = [self._start(spec) if other is child else other for other in stage]
+        return True
+
+    def _go_on_without(self, child: Child) -> bool:
+        """Let go of a process that ended, where another of its kind lives."""
+        kind = self._specs[child.name].kind
+        others = [c.name for c in self._children() if self._specs[c.name].kind == kind and c.returncode is None]
+        if not kind or not others:
+            return False
+        self._say(f"{child.name}: {child.ending}; {', '.join(others)} go{'es' if len(others) == 1 else ''} on")
+        child.join(0)  # what is left of its process group ends too
+        for stage in self._stages:
+            stage[:] = [other for other in stage if other is not child]
         return True
 
     def _children(self) -> list[Child]:

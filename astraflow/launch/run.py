@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from astraflow.core.config import to_yaml
@@ -16,7 +17,8 @@ from astraflow.launch.local import FINISH_GRACE, LocalProcesses, interruptible
 from astraflow.launch.model_source import ensure_model, template_findings
 from astraflow.launch.progress import Progress
 from astraflow.launch.recovery import Restarts, open_run_directory, recover_config
-from astraflow.launch.specs import ModelPaths, dataflow_spec, raas_specs, trainer_specs
+from astraflow.launch.scaling import Actuator
+from astraflow.launch.specs import ModelPaths, dataflow_spec, raas_spec, raas_specs, trainer_specs
 from astraflow.launch.summary import Summary, summarise, write_summary
 from astraflow.launch.view import StatusThread, View, Watcher
 
@@ -39,8 +41,11 @@ def run(config: RunConfig, view: View) -> Summary:
                 broken = f"chat template, prefix law broken {len(findings)} times: {'; '.join(findings)}"
                 view.say(f"{broken} (matters only where episodes have several turns: they branch there)")
             _train(config, run_dir, paths, view)
-        records = JsonlReader(run_dir.metrics).read()
-        summary = summarise(records, config.staleness_bound, time.monotonic() - started)
+        wall_s = time.monotonic() - started
+        for model_id in config.model_ids[1:]:
+            records = JsonlReader(run_dir.metrics_of(model_id)).read()
+            write_summary(summarise(records, config.staleness_bound, wall_s), run_dir.summary_of(model_id))
+        summary = summarise(JsonlReader(run_dir.metrics).read(), config.staleness_bound, wall_s)
         write_summary(summary, run_dir.summary)
         return summary
     finally:
@@ -59,7 +64,8 @@ def draw_report(run_dir: RunDirectory, say: Callable[[str], None]) -> None:
 
 
 def _train(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, view: View) -> None:
-    with LocalProcesses(run_dir, restarts=Restarts.of(recover_config(config), view.say)) as processes:
+    restarts = Restarts.of(recover_config(config), view.say)
+    with LocalProcesses(run_dir, restarts=restarts, say=view.say) as processes:
         processes.spawn([dataflow_spec(config, run_dir, paths)])
         url = processes.listening(["dataflow"])["dataflow"].url
         raas = raas_specs(config, run_dir, paths, url)
@@ -71,8 +77,18 @@ def _train(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, view: Vi
         status = StatusThread(url, run_dir.token())
         total = max(trainer.total_train_steps for trainer in config.trainers.values())
         watcher = Watcher(view, Progress(total, config.staleness_bound), JsonlReader(run_dir.metrics), status)
+        actuator = None
+        if config.raas.scaling is not None:
+            names, spec = [s.name for s in raas], partial(raas_spec, config, run_dir, paths, url)
+            actuator = Actuator(config.raas.scaling, processes, names, spec, status, view.say)
+
+        def tick() -> None:
+            watcher.tick()
+            if actuator is not None:
+                actuator.tick()
+
         try:
-            processes.watch([spec.name for spec in trainers], watcher.tick)
+            processes.watch([spec.name for spec in trainers], tick)
             watcher.look()
         finally:
             status.close()

@@ -36,6 +36,8 @@ class ProcessSpec:
     settings_path: Path
     log_path: Path
     threads: int = 1
+    kind: str = ""
+    """Processes of one kind stand in for each other: one may end while another lives. Empty: its end is the run's."""
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -81,25 +83,29 @@ def dataflow_spec(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths) -
 
 def raas_specs(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, dataflow_url: str) -> list[ProcessSpec]:
     """One process per RaaS instance."""
-    specs = []
-    for name in (f"raas-{number}" for number in range(config.raas.instances)):
-        settings = RaaSSettings(
-            experiment=config.experiment,
-            raas=config.raas,
-            rollout=config.rollout,
-            model_paths=dict.fromkeys(config.model_ids, paths.model),
-            tokenizer_path=paths.tokenizer,
-            dataflow_urls=[dataflow_url],
-            uid=name,
-            run_dir=str(run_dir.root),
-        )
-        specs.append(_spec(name, "astraflow.raas.app", settings, run_dir, config.raas.threads))
-    return specs
+    return [raas_spec(config, run_dir, paths, dataflow_url, number) for number in range(config.raas.instances)]
+
+
+def raas_spec(
+    config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, dataflow_url: str, number: int
+) -> ProcessSpec:
+    """The RaaS of a number. The others do its work when it ends."""
+    settings = RaaSSettings(
+        experiment=config.experiment,
+        raas=config.raas,
+        rollout=config.rollout,
+        model_paths=dict.fromkeys(config.model_ids, paths.model),
+        tokenizer_path=paths.tokenizer,
+        dataflow_urls=[dataflow_url],
+        uid=f"raas-{number}",
+        run_dir=str(run_dir.root),
+    )
+    return _spec(settings.uid, "astraflow.raas.app", settings, run_dir, config.raas.threads, "RaaS")
 
 
 def trainer_specs(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, dataflow_url: str) -> list[ProcessSpec]:
     """One train worker per model."""
-    specs = []
+    specs: list[ProcessSpec] = []
     for model_id, trainer in config.trainers.items():
         gconfig = config.training_gconfig(model_id)
         settings = TrainWorkerSettings(
@@ -113,12 +119,16 @@ def trainer_specs(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, d
             eval_concurrent=config.dataflow.eval.mode == "concurrent",
             notify_timeout_s=config.dataflow.eval.timeout_s + config.dataflow.barrier_timeout_s + NOTIFY_MARGIN_S,
             dataflow_url=dataflow_url,
+            further=model_id if specs else None,
             run_dir=str(run_dir.root),
         )
         name = f"train_worker-{model_id}"
-        specs.append(_spec(name, "astraflow.train_worker.app", settings, run_dir, trainer.threads))
+        kind = "train worker" if config.dataflow.policy_death == "continue" else ""
+        specs.append(_spec(name, "astraflow.train_worker.app", settings, run_dir, trainer.threads, kind))
     return specs
 
 
-def _spec(name: str, module: str, settings: BaseModel, run_dir: RunDirectory, threads: int = 1) -> ProcessSpec:
-    return ProcessSpec(name, module, settings, run_dir.settings(name), run_dir.log(name), threads)
+def _spec(
+    name: str, module: str, settings: BaseModel, run_dir: RunDirectory, threads: int = 1, kind: str = ""
+) -> ProcessSpec:
+    return ProcessSpec(name, module, settings, run_dir.settings(name), run_dir.log(name), threads, kind)

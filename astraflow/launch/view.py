@@ -7,7 +7,8 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TextIO
 
 from rich.console import Console
@@ -139,6 +140,7 @@ class StatusThread:
     def __init__(self, url: str, token: str) -> None:
         self.latest: Mapping[str, Any] = {}
         self._url, self._token = url, token
+        self._asked: deque[Callable[[DataflowClient], Awaitable[None]]] = deque()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._poll()), name="status", daemon=True)
         self._thread.start()
@@ -146,10 +148,16 @@ class StatusThread:
     def close(self) -> None:
         self._stop.set()
 
+    def ask(self, call: Callable[[DataflowClient], Awaitable[None]]) -> None:
+        """Have the thread call Dataflow, once, with its next question."""
+        self._asked.append(call)
+
     async def _poll(self) -> None:
         client = DataflowClient(self._url, self._token, timeout=STATUS_EVERY)
         while not self._stop.is_set():
             with contextlib.suppress(WireError):  # the launcher watches the process and says how it ended
+                while self._asked:
+                    await self._asked.popleft()(client)
                 self.latest = await client.status()
             await asyncio.sleep(STATUS_EVERY)
         await client.close()

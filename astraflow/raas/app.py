@@ -42,7 +42,7 @@ from astraflow.raas.workflows import RegisteredWorkflows, Rewards
 logger = logging.getLogger(__name__)
 
 HEARTBEAT = 5.0
-"""Seconds between registrations: a Dataflow that restarted learns of us within so long."""
+"""Seconds between registrations while Dataflow is away; then as often as it says."""
 FIRST_RETRY = 0.2
 """Seconds between tries until the first registration."""
 GOODBYE_DEADLINE = 2.0
@@ -202,8 +202,7 @@ async def _stay_registered(url: str, token: str, settings: RaaSSettings, own_url
     try:
         while True:
             try:
-                await client.register_raas(request)
-                pause, away = HEARTBEAT, False
+                pause, away = (await client.register_raas(request)).heartbeat_s, False
             except AstraFlowError as error:
                 if not away:
                     logger.warning("cannot register with %s: %s", url, error)

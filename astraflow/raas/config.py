@@ -31,6 +31,15 @@ class RaaSModelConfig(Section):
     embedded: EmbeddedConfig = EmbeddedConfig()
 
 
+class ScalingConfig(Section):
+    """Start and stop RaaS processes by Dataflow's advice (raas/advice)."""
+
+    min_instances: int = Field(default=1, ge=1)
+    """Fewer are never left."""
+    max_instances: int = Field(ge=1)
+    """More are never started."""
+
+
 class RaaSConfig(Section):
     """Rollout services."""
 
@@ -38,12 +47,14 @@ class RaaSConfig(Section):
     """model_id → how it is served."""
     instances: int = Field(default=1, ge=1)
     """RaaS processes that the launcher starts."""
+    scaling: ScalingConfig | None = None
+    """Limits within which it starts more and drains some; None: their number stays."""
     threads: int = Field(default=1, ge=1)
     """torch threads of each."""
     host: str = "127.0.0.1"
     """Address that it binds and registers under."""
     port: int = Field(default=0, ge=0, le=65535)
-    """0: any free port; with several instances only 0."""
+    """0: any free port; with several instances, or with scaling, only 0."""
     delta_full_sync_interval: int = Field(default=0, ge=0)
     """After so many deltas in a row a full version is pulled; 0: never for that reason."""
 

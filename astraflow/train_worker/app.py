@@ -131,6 +131,7 @@ def _logged_run(settings: TrainWorkerSettings, run_dir: RunDirectory) -> LoggedR
         trial_name=experiment.trial_name,
         model_id=settings.model_id,
         directory=run_dir.root,
+        metrics_file=run_dir.metrics_of(settings.further).name,
         config=load_tree([run_dir.config]).values if run_dir.config.is_file() else {},
     )
 

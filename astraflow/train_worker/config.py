@@ -234,6 +234,8 @@ class TrainWorkerSettings(Section):
     """Longest wait for a version to be taken, its evaluation included: longer than Dataflow's own deadlines, whose
     messages name who is late."""
     dataflow_url: str
+    further: str | None = None
+    """Names the places of metrics and checkpoints where this is not the run's first model, whose a report shows."""
     host: str = "127.0.0.1"
     """Address of the weight sender agent."""
     sender_port: int = Field(default=0, ge=0, le=65535)

@@ -60,7 +60,7 @@ class World:
         registration = self.pool.register(request, self.now)
         if registration.replaced is not None:
             self.books.record(LoseLeases(registration.replaced.key))
-        self.pool.prepared(registration.instance.key)
+        self.pool.prepared(registration.instance.key, 0.0)
 
     def pull(self) -> None:
         for instance in self.pool.live:

@@ -80,3 +80,21 @@ def test_a_disk_that_refuses_stops_who_waits_and_the_service(tmp_path: Path) -> 
         await journal.close()
 
     asyncio.run(main())
+
+
+def test_a_writer_that_is_stopped_in_a_commit_leaves_nobody_waiting(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = SlowStore(tmp_path)
+        journal = Durable(store)
+        writer = asyncio.create_task(journal.run())
+        journal.append(Issue(0))
+        promise = asyncio.create_task(journal.durable())
+        await asyncio.to_thread(store.began.wait)
+        writer.cancel()
+        await asyncio.gather(writer, return_exceptions=True)
+        assert not promise.done()
+        store.go.set()
+        await journal.close()
+        await asyncio.wait_for(promise, 5)
+
+    asyncio.run(main())

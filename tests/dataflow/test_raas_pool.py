@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from astraflow.core.protocol.messages import RegisterRaaSRequest
 from astraflow.dataflow.policies import Published
-from astraflow.dataflow.raas_pool import FAILURES, MISSED_AFTER_S, Health, RaaSPool
+from astraflow.dataflow.raas_pool import FAILURES, Health, PoolRules, RaaSPool
 from astraflow.dataflow.scripted import manifest
 from astraflow.errors import CallerError, InvariantError
 
@@ -26,7 +26,7 @@ def pool_of(*uids: str, concurrency: int = 4, version: int | None = 0) -> RaaSPo
     pool.versions.publish(published(0))
     for uid in uids:
         key = pool.register(request(uid, max_concurrency=concurrency), 0.0).instance.key
-        pool.prepared(key)
+        pool.prepared(key, 0.0)
         if version is not None:
             assert pool.proved(key, "model0", version, f"model0@{version}")
     return pool
@@ -113,7 +113,7 @@ def test_every_model_must_be_proved() -> None:
     pool.versions.publish(published(0, "a"))
     pool.versions.publish(published(2, "b"))
     key = pool.register(request("r"), 0.0).instance.key
-    pool.prepared(key)
+    pool.prepared(key, 0.0)
     pool.proved(key, "a", 0, "a@0")
     assert pool.serving == []
     assert pool.target(key) == published(2, "b")
@@ -141,13 +141,70 @@ def test_suspect_then_dead_then_back() -> None:
     assert len(pool.all) == 1
 
 
-def test_silence_is_death() -> None:
-    pool = pool_of("a", "b")
-    pool.heard("b#2", 10.0)
-    assert pool.missed(MISSED_AFTER_S) == []
-    assert pool.missed(MISSED_AFTER_S + 1) == ["a#1"]
-    assert pool.missed(MISSED_AFTER_S + 1) == []
+def test_silence_is_suspicious_and_death_only_without_an_answer() -> None:
+    pool = pool_of("a", "b", "c")
+    pool.heard("c#3", 10.0)
+    assert pool.missed(15.0) == []
+    assert pool.missed(16.0) == ["a#1", "b#2"]
+    assert pool.missed(17.0) == []  # they are asked once
+    assert [i.key for i in pool.serving] == ["c#3"]
     assert "no sign of life for 16 s" in pool.get("a#1").reason  # type: ignore[union-attr]
+    pool.heard("a#1", 18.0)
+    assert (pool.unanswered("a#1"), pool.unanswered("b#2"), pool.unanswered("b#2")) == (False, True, False)
+    assert [i.key for i in pool.serving] == ["a#1", "c#3"]
+    assert pool.get("b#2").health is Health.DEAD  # type: ignore[union-attr]
+
+
+def test_how_long_silence_may_last_is_configured() -> None:
+    pool = RaaSPool(["model0"], rules=PoolRules(heartbeat_s=0.5, missed_heartbeats=2))
+    pool.register(request("r"), 0.0)
+    assert (pool.missed(1.0), pool.missed(1.1)) == ([], ["r#1"])
+
+
+def failing(pool: RaaSPool, key: str, now: float = 0.0) -> list[bool]:
+    return [pool.group_failed(key, "engine: no memory", now) for _ in range(3)]
+
+
+def test_one_that_fails_again_and_again_is_in_quarantine_for_a_while() -> None:
+    pool = pool_of("bad", "good")
+    assert failing(pool, "bad#1") == [False, False, True]
+    bad = pool.get("bad#1")
+    assert bad is not None
+    assert bad.health is Health.QUARANTINED
+    assert bad.reason == "3 failures in a row, no work for 60 s: engine: no memory"
+    assert [i.key for i in pool.serving] == ["good#2"]
+    assert (pool.pardon(59.0), pool.pardon(60.0)) == ([], ["bad#1"])
+    # on probation: the first failure is one too many, and the term is longer
+    assert pool.group_failed("bad#1", "again", 61.0)
+    assert (pool.pardon(180.0), pool.pardon(181.0)) == ([], ["bad#1"])
+    pool.group_succeeded("bad#1", 1.0, 182.0)
+    assert not pool.group_failed("bad#1", "once", 183.0)
+
+
+def test_a_success_in_between_is_forgiving() -> None:
+    pool = pool_of("a", "b")
+    for _ in range(5):
+        assert not pool.group_failed("a#1", "engine", 0.0)
+        assert not pool.group_failed("a#1", "engine", 0.0)
+        pool.group_succeeded("a#1", 1.0, 0.0)
+    assert len(pool.serving) == 2
+
+
+def test_the_last_one_is_never_in_quarantine() -> None:
+    pool = pool_of("a", "b")
+    assert failing(pool, "a#1")[-1]
+    assert not any(failing(pool, "b#2"))
+    pool.failed("b#2", "x")
+    assert pool.pardon(1.0) == ["a#1"]  # nobody else can work
+    assert [i.key for i in pool.serving] == ["a#1"]
+
+
+def test_a_process_that_takes_a_bad_name_stays_in_quarantine() -> None:
+    pool = pool_of("bad", "good")
+    failing(pool, "bad#1")
+    key = pool.register(request("bad", incarnation="another"), 5.0).instance.key
+    pool.prepared(key, 5.0)
+    assert pool.get(key).health is Health.QUARANTINED  # type: ignore[union-attr]
 
 
 def test_one_that_refuses_work_gets_none_until_a_sign_of_life() -> None:
@@ -210,7 +267,7 @@ def test_random_lives_keep_the_pool_consistent(seed: int) -> None:
             case 6:
                 pool.drain(chance.choice("abc"))
             case 7:
-                pool.prepared(key)
+                pool.prepared(key, now)
             case _:
                 for instance in pool.serving:
                     assert (

@@ -55,9 +55,9 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     return RunDirectory(tmp_path / "run")
 
 
-def spec(run_dir: RunDirectory, name: str, does: str = "serve") -> ProcessSpec:
+def spec(run_dir: RunDirectory, name: str, does: str = "serve", kind: str = "") -> ProcessSpec:
     settings = Settings(name=name, does=does, run_dir=str(run_dir.root))
-    return ProcessSpec(name, "small_process", settings, run_dir.settings(name), run_dir.log(name))
+    return ProcessSpec(name, "small_process", settings, run_dir.settings(name), run_dir.log(name), kind=kind)
 
 
 def gone(pids: list[int]) -> bool:
@@ -142,6 +142,40 @@ def test_a_service_that_is_killed_ends_the_run_at_once(run_dir: RunDirectory) ->
         found = processes.listening(["raas-0", "trainer"])
         processes.watch(["trainer"], lambda: os.kill(found["raas-0"].pid, signal.SIGKILL))
     assert gone([announced.pid for announced in found.values()])
+
+
+def test_one_of_a_kind_may_die_while_another_lives_and_the_last_one_may_not(run_dir: RunDirectory) -> None:
+    said: list[str] = []
+    with LocalProcesses(run_dir, say=said.append) as processes:
+        processes.spawn([spec(run_dir, name, kind="RaaS") for name in ("raas-0", "raas-1")])
+        listening = processes.listening(["raas-0", "raas-1"])
+        processes.spawn([spec(run_dir, "train_worker")])
+        killed: list[str] = []
+
+        def kill_one_after_the_other() -> None:
+            name = f"raas-{len(killed)}"
+            if len(killed) == 0 or (len(killed) == 1 and not processes.runs("raas-0")):
+                os.kill(listening[name].pid, signal.SIGKILL)
+                killed.append(name)
+
+        with pytest.raises(PeerError, match="raas-1"):
+            processes.watch(["train_worker"], kill_one_after_the_other)
+    assert said == ["raas-0: killed by SIGKILL; raas-1 goes on"]
+
+
+def test_who_was_waited_for_and_died_is_named_when_the_others_have_ended(run_dir: RunDirectory) -> None:
+    said: list[str] = []
+    with LocalProcesses(run_dir, say=said.append) as processes:
+        with pytest.raises(PeerError, match="the reason of it all"):
+            processes.spawn([spec(run_dir, "a", "fail", "train worker"), spec(run_dir, "b", "serve", "train worker")])
+
+            def end_b() -> None:
+                announced = run_dir.endpoint("b")
+                if said and announced is not None and processes.runs("b"):
+                    os.kill(announced.pid, signal.SIGTERM)
+
+            processes.watch(["a", "b"], end_b)
+    assert said == ["a: exit code 3; b goes on"]
 
 
 def test_a_service_may_not_end_before_the_run_does_even_with_exit_code_0(run_dir: RunDirectory) -> None:

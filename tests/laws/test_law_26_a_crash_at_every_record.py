@@ -146,7 +146,7 @@ class Dataflow:
         self.policy = self.policies.get(MODEL)
         request = m.RegisterRaaSRequest(uid="a", raas_url="http://a", capabilities={"max_concurrency": 4})
         self.key = self.pool.register(request, 0.0).instance.key
-        self.pool.prepared(self.key)
+        self.pool.prepared(self.key, 0.0)
 
     def ready(self, request: m.ReadyRequest) -> int:
         retry = self.policies.is_retry(request)

@@ -31,12 +31,15 @@ def gsm8k(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def checked(file: Path, model: Path) -> RunConfig:
-    needs_model = "model_path" in file.read_text("utf-8")
-    return load_config([file], [f"experiment.model_path={model}"] if needs_model else [])
+    """A recipe, or what is put on top of the quickstart."""
+    text = file.read_text("utf-8")
+    files = [file] if "rollout_dataset" in text else [EXAMPLES / "quickstart.yaml", file]
+    return load_config(files, [f"experiment.model_path={model}"] if "model_path" in text else [])
 
 
 @pytest.mark.parametrize("file", RECIPES, ids=[file.stem for file in RECIPES])
-def test_a_recipe_is_right(file: Path, model: Path) -> None:
+def test_a_recipe_is_right(file: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
     config = checked(file, model)
     assert config.model_ids
     assert config.experiment.experiment_name == file.stem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Self
@@ -107,6 +108,15 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """uint8 [N], 1 where the last generation ended by length (no end token)."""
     extra: dict[str, np.ndarray] = {}
     """What the workflow added, each [N] or [T]."""
+
+    def digest(self) -> str:
+        """blake2b over names, dtypes, shapes and bytes of all arrays: two batches with one digest are the same."""
+        digest = hashlib.blake2b(digest_size=16)
+        named = {name: getattr(self, name) for name in self.__struct_fields__ if name != "extra"}
+        for name, array in (*named.items(), *sorted(self.extra.items())):
+            digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
 
     @classmethod
     def of(cls, groups: Sequence[Group]) -> Batch:

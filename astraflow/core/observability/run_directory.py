@@ -6,12 +6,13 @@ lock                        held by the launcher while the run lives
 settings/<process>.json     what each process was given
 endpoints/<process>.json    what each process announced after binding its socket: {name, url, pid}
 logs/<process>.log          its stderr and stdout
-metrics.jsonl               one line a training step
+metrics.jsonl               one line a training step; where several models are trained, of the first one's
+metrics-<model_id>.jsonl    of each further one's
 spans.jsonl                 timed intervals
 trajectories/               sampled trajectories
 ledger/                     what became of every prompt occurrence; Dataflow continues from it
 recover/<model_id>/         what a trainer continues from
-checkpoints/step_%06d/      Hugging Face layout
+checkpoints/step_%06d/      Hugging Face layout; checkpoints-<model_id>/ of each further model
 summary.json                the run in a few numbers
 report.html                 the run drawn, in one file that needs no network
 """
@@ -64,6 +65,10 @@ class RunDirectory:
     def metrics(self) -> Path:
         return self.root / "metrics.jsonl"
 
+    def metrics_of(self, model_id: str | None) -> Path:
+        """Of a further model, where several are trained; None: of the first one, `metrics`."""
+        return self.metrics if model_id is None else self.root / f"metrics-{_checked(model_id)}.jsonl"
+
     @property
     def spans(self) -> Path:
         return self.root / "spans.jsonl"
@@ -71,6 +76,10 @@ class RunDirectory:
     @property
     def summary(self) -> Path:
         return self.root / "summary.json"
+
+    def summary_of(self, model_id: str) -> Path:
+        """Of a further model, where several are trained."""
+        return self.root / f"summary-{_checked(model_id)}.json"
 
     @property
     def trajectories(self) -> Path:
@@ -105,9 +114,10 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
 
-    def checkpoint(self, step: int) -> Path:
-        """The folder of the checkpoint written after `step`."""
-        return self.checkpoints / f"step_{step:06d}"
+    def checkpoint(self, step: int, model_id: str | None = None) -> Path:
+        """The folder of the checkpoint written after `step`; model_id: of a further model."""
+        folder = self.checkpoints if model_id is None else self.root / f"checkpoints-{_checked(model_id)}"
+        return folder / f"step_{step:06d}"
 
     def settings(self, name: str) -> Path:
         return self.root / "settings" / f"{_checked(name)}.json"

@@ -61,7 +61,7 @@ def missing_packages(config: StatsLoggerConfig) -> dict[str, str]:
 
 def _sink(name: str, run: LoggedRun, config: StatsLoggerConfig) -> Sink:
     if name == "jsonl":
-        return JsonlSink(run.directory / "metrics.jsonl")
+        return JsonlSink(run.directory / run.metrics_file)
     if name == "console":
         return ConsoleSink()
     sink: Sink = load_target(OPTIONAL[name], "sink")(getattr(config, name), run)

@@ -86,6 +86,8 @@ class NotifyVersionRequest(Request, frozen=True, kw_only=True):
     run_eval: bool = False
     model_id: str = "default"
     manifest: Manifest | None = None
+    last: bool = False
+    """No batch will be asked for after this version: several policies go on without this one."""
 
 
 class SaveBufferRequest(Request, frozen=True, kw_only=True):
@@ -157,6 +159,8 @@ class RegisterRaaSRequest(Request, frozen=True, kw_only=True):
 class RegisterRaaSReply(Ok, frozen=True, kw_only=True):
     uid: str
     pool_size: int
+    heartbeat_s: float = 5.0
+    """Seconds after which to register again, as a sign of life."""
 
 
 class DeregisterRaaSRequest(Request, frozen=True, kw_only=True):

@@ -103,7 +103,7 @@ def verify(run: Path) -> Verification:
         result.served += sum(map(len, model.served.values()))
         result.problems += [f"{model_id}: {problem}" for problem in _version_problems(model)]
     _check_tokens(run, models, result)
-    for checkpoint in sorted((run / "checkpoints").glob("*")):
+    for checkpoint in sorted(run.glob("checkpoints*/*")):
         if any(checkpoint.glob("*.safetensors")):
             _check_checkpoint(checkpoint, models, result)
     return result
@@ -173,6 +173,8 @@ def _check_tokens(run: Path, models: Mapping[str, ModelHistory], result: Verific
 
 
 def _check_checkpoint(checkpoint: Path, models: Mapping[str, ModelHistory], result: Verification) -> None:
+    folder = checkpoint.parent.name
+    name = checkpoint.name if folder == "checkpoints" else f"{folder}/{checkpoint.name}"
     saved = {name: digests for path in sorted(checkpoint.glob("*.safetensors")) for name, digests in _tensors_of(path)}
     comparable = False
     for model in models.values():
@@ -181,9 +183,9 @@ def _check_checkpoint(checkpoint: Path, models: Mapping[str, ModelHistory], resu
             wire = {dtype for _, _, dtype, _ in model.catalogues[version.version].tensors}
             comparable |= all(wire & set(digests) for digests in saved.values())
             if saved and all(named.get(name) in digests.values() for name, digests in saved.items()):
-                result.checkpoints[checkpoint.name] = version.version
+                result.checkpoints[name] = version.version
                 return
-    result.checkpoints[checkpoint.name] = None
+    result.checkpoints[name] = None
     if comparable:
         result.problems.append(f"checkpoint {checkpoint.name} is none of the published versions")
 

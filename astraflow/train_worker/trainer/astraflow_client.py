@@ -123,10 +123,14 @@ class AstraFlowClient:
         manifest: Manifest | None = None,
         *,
         run_eval: bool = False,
+        last: bool = False,
         timeout: float = NOTIFY_TIMEOUT_S,
     ) -> m.NotifyVersionReply:
-        """Acknowledge the batch before `version` and make it current; with `run_eval` wait for the evaluation."""
-        return self._wait(self._notification(version, step, manifest, run_eval, timeout))
+        """Acknowledge the batch before `version` and make it current; with `run_eval` wait for the evaluation.
+
+        last: no batch will be asked for after it, so other policies need not wait for this one.
+        """
+        return self._wait(self._notification(version, step, manifest, run_eval, timeout, last))
 
     def notify_version_async(
         self,
@@ -186,10 +190,10 @@ class AstraFlowClient:
         self.close()
 
     def _notification(
-        self, version: int, step: int, manifest: Manifest | None, run_eval: bool, timeout: float
+        self, version: int, step: int, manifest: Manifest | None, run_eval: bool, timeout: float, last: bool = False
     ) -> Coroutine[Any, Any, m.NotifyVersionReply]:
         request = m.NotifyVersionRequest(
-            version=version, step=step, run_eval=run_eval, model_id=self.model_id, manifest=manifest
+            version=version, step=step, run_eval=run_eval, model_id=self.model_id, manifest=manifest, last=last
         )
         return self._insist(lambda: self._client.notify_version(request, timeout))
 

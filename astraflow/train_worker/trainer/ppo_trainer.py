@@ -110,7 +110,7 @@ class AstraFlowPPOTrainer:
             stats |= self.announce(step, run_eval=self._evaluates(step))
             if self._saves(step):
                 with self._phase("save"):
-                    self.engine.save(self._run_dir.checkpoint(step), self.tokenizer)
+                    self.engine.save(self._run_dir.checkpoint(step, self.settings.further), self.tokenizer)
             self._write_kept(step)
             self._commit(step, {**reply.buffer_stats, **stats})
             self.recovery.keep(TrainerProgress(step, self.version, self._step_of))
@@ -179,7 +179,7 @@ class AstraFlowPPOTrainer:
         timeout, last = self.settings.notify_timeout_s, step == self._config.total_train_steps
         beside = run_eval and self.settings.eval_concurrent and not last
         waits = run_eval and not beside
-        reply = self.client.notify_version(self.version, step, manifest, run_eval=waits, timeout=timeout)
+        reply = self.client.notify_version(self.version, step, manifest, run_eval=waits, last=last, timeout=timeout)
         if beside and self.client.has_pending_notifications:
             LOGGER.warning("version %d is not evaluated: the round before it still runs", self.version)
         elif beside:

@@ -28,6 +28,8 @@ class LoggedRun(msgspec.Struct, frozen=True, kw_only=True):
     model_id: str
     directory: Path
     """The run directory."""
+    metrics_file: str = "metrics.jsonl"
+    """Name of the model's own in it."""
     config: Mapping[str, Any] = {}
     """The resolved configuration; empty where there is none."""
 

@@ -1,0 +1,65 @@
+"""Instances that fail again and again get no work for a while: one bad machine must not eat the prompts of a run.
+
+A failure is a group that came back without one episode, or a death. So many in a row put the uid, whatever process is
+behind it, in quarantine, with the reason of the last; twice as long each time, until a group succeeds. It is for one
+odd instance among others: where nobody else could work the fault is not its own, and what stops the run is LAW 27.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LONGEST_S = 3600.0
+
+
+@dataclass
+class Record:
+    """What is held against a uid."""
+
+    failures: int = 0
+    """In a row."""
+    terms: int = 0
+    """Times in quarantine, since it last succeeded."""
+    until: float = 0.0
+    reason: str = ""
+
+
+class Quarantine:
+    """Records by uid; time comes in with each call."""
+
+    def __init__(self, failures: int, seconds: float) -> None:
+        """failures in a row before the first term; seconds: how long that one is."""
+        self._failures = failures
+        self._seconds = seconds
+        self._records: dict[str, Record] = {}
+
+    def failed(self, uid: str, reason: str) -> bool:
+        """Note a failure; True where the uid should go into quarantine."""
+        record = self._records.setdefault(uid, Record())
+        record.failures += 1
+        record.reason = reason
+        # on probation, the first failure is one too many
+        return record.failures >= (1 if record.terms else self._failures)
+
+    def sentence(self, uid: str, now: float) -> str:
+        """Begin a term; returns why and how long, for people."""
+        record = self._records.setdefault(uid, Record())
+        seconds = min(LONGEST_S, self._seconds * 2.0**record.terms)
+        failures = record.failures
+        record.terms, record.until, record.failures = record.terms + 1, now + seconds, 0
+        return f"{failures} failures in a row, no work for {seconds:g} s: {record.reason}"
+
+    def holds(self, uid: str, now: float) -> bool:
+        """Is it in quarantine?"""
+        record = self._records.get(uid)
+        return record is not None and now < record.until
+
+    def release(self, uid: str) -> None:
+        """Its term ends early."""
+        record = self._records.get(uid)
+        if record is not None:
+            record.until = 0.0
+
+    def succeeded(self, uid: str) -> None:
+        """A group came back with an episode: all is forgotten."""
+        self._records.pop(uid, None)

@@ -1,0 +1,157 @@
+"""A simulated trainer: it takes batches, takes its time, publishes versions, and dies.
+
+Its model is the list of what it has learnt. A checkpoint keeps that list; who is restored goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from astraflow.core.protocol import messages as m
+from astraflow.dataflow.scripted import manifest
+from astraflow.dataflow.simulation.scenario import Scenario
+from astraflow.errors import DeadlineError, PeerError
+
+RETRY_S = 0.25
+BATCH_S = 20.0
+"""Longest that it waits for one answer to GET /batch."""
+
+Ask = Callable[[str, Any], Awaitable[Any]]
+"""(method of the service, request) → its answer; PeerError or DeadlineError where there is none."""
+
+
+@dataclass
+class Learnt:
+    """What a trainer would lose without a checkpoint."""
+
+    step: int = 0
+    version: int = 0
+    groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """step → what it trained."""
+
+    def copy(self) -> Learnt:
+        return Learnt(self.step, self.version, dict(self.groups))
+
+
+class SimulatedTrainer:
+    """One policy's trainer, over all its lives."""
+
+    def __init__(self, model_id: str, scenario: Scenario, ask: Ask, wrong: Callable[[str], None]) -> None:
+        """wrong: told of what may not be."""
+        self.model_id = model_id
+        self.learnt = Learnt()
+        self.steps: dict[int, int] = {}
+        """version → the step that made it, of its lineage."""
+        self.lost = False
+        """It has died for good."""
+        self.waiting_since: float | None = None
+        """For a batch, in this call or the ones before it."""
+        self.waited_s = 0.0
+        self.ages: dict[int, int] = {}
+        """Staleness → tokens trained at it."""
+        self.episodes = 0
+        """Samples that it trained on, repeats after a restoration included."""
+        self._scenario = scenario
+        self._ask = ask
+        self._wrong = wrong
+        self._kept: Learnt | None = None
+        self._begun = False
+        self._trained: set[int] = set()
+
+    @property
+    def done(self) -> bool:
+        return self.learnt.step >= self._scenario.steps
+
+    async def run(self) -> None:
+        """One life: from its checkpoint, or from nothing, to the last step."""
+        self.waiting_since = None
+        await self._begin()
+        while not self.done:
+            await self._train()
+            if self.learnt.step % self._scenario.checkpoint_steps == 0 or self.done:
+                await self._checkpoint()
+
+    async def _begin(self) -> None:
+        self.learnt = self._kept.copy() if self._kept is not None else Learnt()
+        self.steps = {version: step for version, step in self.steps.items() if step <= self.learnt.step}
+        self._trained = {group_id for ids in self.learnt.groups.values() for group_id in ids}
+        first, self._begun = not self._begun, True
+        request = m.ReadyRequest(
+            train_batch_size=self._scenario.batch_groups * self._scenario.n_samples,
+            sender_endpoint="127.0.0.1:1",
+            model_id=self.model_id,
+            manifest=manifest(0, self.model_id) if first else None,
+            recovered_version=self.learnt.version,
+            recovered_step=None if first else self.learnt.step,
+        )
+        reply = await self._insist("ready", request)
+        self.learnt.version = 0 if first else reply.next_version
+        await self._announce()
+
+    async def _train(self) -> None:
+        learnt = self.learnt
+        self.waiting_since = _now()
+        request = m.BatchRequest(model_id=self.model_id, version=learnt.version, timeout=BATCH_S)
+        reply = await self._insist("batch", request)
+        self.waited_s += _now() - self.waiting_since
+        self.waiting_since = None
+        self._check(reply.batch)
+        await asyncio.sleep(self._scenario.step_s)
+        learnt.step, learnt.version = learnt.step + 1, learnt.version + 1
+        learnt.groups[learnt.step] = tuple(np.unique(reply.batch.group_id).tolist())
+        self._trained.update(learnt.groups[learnt.step])
+        await self._announce()
+
+    async def _announce(self) -> None:
+        learnt = self.learnt
+        self.steps[learnt.version] = learnt.step
+        every = self._scenario.eval_steps
+        request = m.NotifyVersionRequest(
+            version=learnt.version,
+            step=learnt.step,
+            model_id=self.model_id,
+            manifest=manifest(learnt.version, self.model_id),
+            last=learnt.step == self._scenario.steps,
+            run_eval=bool(every) and learnt.step % every == 0,
+        )
+        reply = await self._insist("notify_version", request)
+        if request.run_eval and reply.eval_results is None:
+            self._wrong(f"{self.model_id}: an evaluation of version {learnt.version} gave no results")
+
+    async def _checkpoint(self) -> None:
+        learnt = self.learnt
+        self._kept = learnt.copy()
+        await self._insist("save_buffer", m.SaveBufferRequest(model_id=self.model_id, step=learnt.step))
+
+    def _check(self, batch: Any) -> None:
+        """Invariant 3, seen from the trainer: it knows which step made each version of its lineage."""
+        sampled = batch.versions[batch.loss_mask.astype(bool)]
+        for version, tokens in zip(*np.unique(sampled, return_counts=True), strict=True):
+            made = self.steps.get(int(version))
+            if made is None:
+                self._wrong(f"{self.model_id}: a token of version {version}, which is not of its lineage")
+                continue
+            age = self.learnt.step - made
+            self.ages[age] = self.ages.get(age, 0) + int(tokens)
+            if age > self._scenario.max_staleness:
+                self._wrong(f"{self.model_id}: a token is {age} steps old; the bound is {self._scenario.max_staleness}")
+        repeated = self._trained.intersection(batch.group_id.tolist())
+        if repeated:
+            self._wrong(f"{self.model_id}: groups {sorted(repeated)} are trained a second time")
+        self.episodes += len(np.unique(batch.sample_id))
+
+    async def _insist(self, method: str, request: Any) -> Any:
+        while True:
+            try:
+                return await self._ask(method, request)
+            except (PeerError, DeadlineError):
+                await asyncio.sleep(RETRY_S)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

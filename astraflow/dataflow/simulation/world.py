@@ -1,0 +1,454 @@
+"""A world: the real Dataflow among simulated peers, what befalls them, and what may not happen."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from astraflow.core.protocol import messages as m
+from astraflow.dataflow.config import DataflowSettings
+from astraflow.dataflow.ledger import State
+from astraflow.dataflow.raas_pool import Health
+from astraflow.dataflow.records import Record
+from astraflow.dataflow.scripted import example_rows
+from astraflow.dataflow.service import AstraFlow
+from astraflow.dataflow.simulation.checks import PATIENCE_S, LogChecks, Patience, Violation
+from astraflow.dataflow.simulation.choices import Choices
+from astraflow.dataflow.simulation.clock import VirtualLoop, run
+from astraflow.dataflow.simulation.disk import Disk, SimulatedStore
+from astraflow.dataflow.simulation.network import Network
+from astraflow.dataflow.simulation.raas import HEARTBEAT_S, SimulatedClient, SimulatedRaaS
+from astraflow.dataflow.simulation.scenario import Scenario
+from astraflow.dataflow.simulation.trainer import SimulatedTrainer
+from astraflow.dataflow.trajectory_log import TrajectoryLog
+from astraflow.errors import AstraFlowError, CallerError, ConflictError, DeadlineError, PeerError
+
+AWAY_S = 3.0
+"""How long a dead program is away before its successor starts."""
+
+SILENT_S = 25.0
+"""Longer than the pool waits for a sign of life: it is given up, and comes back."""
+
+EVALUATED_S = 150.0
+"""Longest that a round of a few rows may take, with services that come, go and are slow."""
+
+UNUSED_S = 30.0
+"""Longest that a RaaS which can be reached may be without a place in the pool."""
+
+STOP_S = 10.0
+"""Longest that an ordered stop may take."""
+
+
+class World:
+    """Built of a scenario and choices; `run` it once, then read what it left."""
+
+    def __init__(self, scenario: Scenario, choices: Choices, seed: int = 0) -> None:
+        """seed: of what the peers do by themselves (durations, rewards)."""
+        self.scenario = scenario.check()
+        self.violations: list[Violation] = []
+        self.checks = LogChecks(scenario.n_samples, scenario.max_staleness, self.wrong)
+        self.log: list[Record] = []
+        """Every record that was committed; the disk keeps only those after its newest snapshot."""
+        self.disk = Disk(self._see)
+        self.network = Network(choices, scenario.delays_s)
+        self.raas: dict[str, SimulatedRaaS] = {}
+        self.past_raas: list[SimulatedRaaS] = []
+        self.mishaps: list[tuple[float, str]] = []
+        self.finished = False
+        self.ended_s = 0.0
+        """When the last trainer had done its last step."""
+        self.service: AstraFlow | None = None
+        self.choices = choices
+        self._chance = random.Random(seed)
+        self._patience = Patience(self.wrong)
+        self._kinds = scenario.mishaps.kinds()
+        self._store = SimulatedStore(self.disk)
+        self._calls: dict[asyncio.Task[Any], None] = {}
+        self._own: dict[asyncio.Task[Any], None] = {}
+        self._by_url: dict[str, SimulatedRaaS] = {}
+        self._looked = 0.0
+        self._broken: BaseException | None = None
+        self._processes = 0
+        self.trainers = [
+            SimulatedTrainer(model_id, scenario, self.ask, lambda text: self.wrong("staleness", text))
+            for model_id in scenario.models
+        ]
+        self._lives: dict[str, asyncio.Task[None]] = {}
+        self.loop = VirtualLoop(self.look, self._commit_s)
+
+    def _see(self, record: Record) -> None:
+        if self.scenario.replayable:
+            self.log.append(record)
+        self.checks.see(record)
+
+    def run(self) -> None:
+        """From the beginning to the ordered stop."""
+        run(self._main(), self.loop)
+
+    def wrong(self, kind: str, text: str) -> None:
+        """Note what may not be."""
+        self.violations.append(Violation(kind, text, round(self.loop.time(), 3)))
+
+    @property
+    def events(self) -> int:
+        """What has happened: messages, and records of the ledger."""
+        return self.network.messages + self.checks.records
+
+    async def _main(self) -> None:
+        self._start_dataflow()
+        for number in range(self.scenario.raas):
+            self._join(f"raas-{number}")
+        for trainer in self.trainers:
+            self._begin_trainer(trainer)
+        if self.scenario.mishaps.every_s:
+            self._go(self._befall(), "mishaps")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.scenario.stop_after_s or self.scenario.longest_s):
+                await self._until(lambda: all(trainer.done or trainer.lost for trainer in self.trainers))
+                # their last calls
+                if self._broken is None:
+                    await asyncio.wait(list(self._lives.values()))
+                self.finished = True
+        if not self.finished and self.scenario.stop_after_s is None:
+            self.wrong("standstill", f"after {self.scenario.longest_s:.0f} s: {self._where()}")
+        self.ended_s = self.loop.time()
+        await self._stop()
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        """Return when something holds, or the world is broken; nobody tells, so it is looked at twice a second."""
+        while self._broken is None and not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.5)
+
+    def _where(self) -> str:
+        steps = ", ".join(f"{t.model_id} at step {t.learnt.step}" for t in self.trainers)
+        waits = (
+            [] if self.service is None else [f"{w['who']} waits on {w['on']}" for w in self.service.waits.describe()]
+        )
+        return "; ".join([steps, *waits])
+
+    # ---- Dataflow --------------------------------------------------------------------------------------------------
+
+    async def ask(self, method: str, request: Any, caller: SimulatedRaaS | None = None) -> Any:
+        """Call a route of the service, as it is when the message arrives."""
+        await self.network.hop()
+        service = self.service
+        if service is None or service.stopping.is_set() or (caller is not None and caller.silent):
+            raise PeerError("Dataflow cannot be reached")
+        work = asyncio.create_task(getattr(service, method)(request))
+        self._calls[work] = None
+        try:
+            answer = await work
+        except asyncio.CancelledError:
+            if work.cancelled() and self.service is not service:
+                raise PeerError("Dataflow died before it answered") from None
+            raise
+        finally:
+            self._calls.pop(work, None)
+        await self.network.hop()
+        return answer
+
+    def _start_dataflow(self) -> None:
+        store = self._store = SimulatedStore(self.disk)
+        scenario = self.scenario
+        self.service = AstraFlow(
+            settings_of(scenario),
+            example_rows(scenario.rows),
+            {"held_out": example_rows(scenario.eval_rows)} if scenario.eval_steps else {},
+            lambda url: SimulatedClient(self._by_url.get(url), self.network, lambda: self._store is store),
+            TrajectoryLog(None),
+            clock=self.loop.time,
+            store=store,
+        )
+        self.service.start()
+
+    async def crash_dataflow(self) -> None:
+        """What it had not committed never was."""
+        service, self.service = self.service, None
+        if service is None:
+            return
+        self._store.die()
+        for task in (*self._calls, *service.tasks):
+            task.cancel()
+        await service.links.stop()
+        await asyncio.sleep(AWAY_S)
+        if not self.finished:
+            self._start_dataflow()
+
+    async def _stop(self) -> None:
+        """An ordered stop in the middle of whatever goes on: every caller is answered, nothing is left behind."""
+        self.finished = True
+        service = self.service
+        for task in [t for t in self._own if t.get_name() in ("mishaps", "crash_dataflow")]:
+            task.cancel()
+        if service is None:
+            return
+        try:
+            async with asyncio.timeout(STOP_S):
+                await service.stop()
+        except TimeoutError:
+            self.wrong("shutdown", f"the service does not stop within {STOP_S:g} s")
+        await asyncio.sleep(1.0)
+        if self._calls:
+            self.wrong("shutdown", f"{len(self._calls)} callers are not answered")
+        for life in (*self._lives.values(), *list(self._own)):
+            life.cancel()
+        for raas in self.raas.values():
+            raas.die()
+        # longer than any call that was under way
+        await asyncio.sleep(30.0)
+        left = asyncio.all_tasks() - {asyncio.current_task()} - self._own.keys() - self._calls.keys()
+        if left:
+            names = sorted(task.get_coro().__qualname__ for task in left)  # type: ignore[union-attr]
+            self.wrong("shutdown", f"left behind: {', '.join(names)}")
+        report = self.checks.auditor.report()
+        for problem in report.problems:
+            self.wrong("exactly once", problem)
+        for trainer in self.trainers:
+            self._check_learnt(trainer)
+
+    def _check_learnt(self, trainer: SimulatedTrainer) -> None:
+        """What a trainer knows is what the ledger says it trained."""
+        learnt = [group_id for ids in trainer.learnt.groups.values() for group_id in ids]
+        if len(set(learnt)) != len(learnt):
+            self.wrong("exactly once", f"{trainer.model_id} has learnt a group twice")
+        ended = self.checks.auditor
+        wrong = [g for g in learnt if ended.place(g) not in (State.TRAINED, State.SERVED)]
+        # a trainer that was cut off may not have announced its last step
+        if wrong and (trainer.done or ended.place(wrong[0]) is State.DROPPED):
+            self.wrong("exactly once", f"{trainer.model_id} has learnt {wrong}, which the ledger has not as trained")
+
+    def _commit_s(self) -> float:
+        commits = self.scenario.commits_s
+        return commits[self.choices.pick(len(commits)) if len(commits) > 1 else 0]
+
+    # ---- peers -----------------------------------------------------------------------------------------------------
+
+    def _join(self, uid: str) -> None:
+        scenario = self.scenario
+        self._processes += 1
+        slow = scenario.slow_factor if self._processes % 1000 < 1000 * scenario.slow_share else 1.0
+        raas = SimulatedRaaS(uid, self._processes, scenario, self._chance, slow)
+        self.raas[uid] = self._by_url[raas.url] = raas
+        self._go(self._stay_registered(raas), "heartbeat")
+
+    async def _stay_registered(self, raas: SimulatedRaaS) -> None:
+        # they do not all speak at once
+        await asyncio.sleep(self._processes % 97 / 97)
+        while not (raas.dead or raas.leaving):
+            pause = HEARTBEAT_S
+            try:
+                await self.ask("register_raas", raas.registration(), raas)
+            except (PeerError, DeadlineError):
+                pause = 0.5
+            await asyncio.sleep(pause)
+        if raas.leaving:
+            raas.die()
+
+    def _begin_trainer(self, trainer: SimulatedTrainer) -> None:
+        self._lives[trainer.model_id] = asyncio.create_task(self._live(trainer), name="trainer")
+
+    async def _live(self, trainer: SimulatedTrainer) -> None:
+        try:
+            await trainer.run()
+        except AstraFlowError as error:
+            if not self.finished:
+                self.wrong("refused", f"{trainer.model_id}: {error.kind}: {error}")
+
+    def _go(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._own[task] = None
+        task.add_done_callback(self._gone)
+
+    def _gone(self, task: asyncio.Task[None]) -> None:
+        self._own.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken = error
+            self.wrong("invariant", f"{task.get_name()}: {type(error).__name__}: {error}")
+
+    # ---- mishaps ---------------------------------------------------------------------------------------------------
+
+    async def _befall(self) -> None:
+        mishaps = self.scenario.mishaps
+        while len(self.mishaps) < mishaps.most:
+            await asyncio.sleep(mishaps.every_s)
+            kind = self._kinds[self.choices.pick(len(self._kinds))]
+            if kind != "none":
+                self.mishaps.append((self.loop.time(), kind))
+                work: Callable[[], Coroutine[Any, Any, None]] = getattr(self, kind)
+                self._go(work(), kind)
+
+    def _any_raas(self) -> SimulatedRaaS | None:
+        live = [raas for raas in self.raas.values() if not (raas.dead or raas.silent or raas.leaving)]
+        # one is always left: whoever has no peer at all may wait
+        return live[self.choices.pick(len(live))] if len(live) > 1 else None
+
+    async def kill_raas(self) -> None:
+        raas = self._any_raas()
+        if raas is not None:
+            self._end(raas)
+            await asyncio.sleep(AWAY_S)
+            if not self.finished:
+                self._join(raas.uid)
+
+    def _end(self, raas: SimulatedRaaS) -> None:
+        raas.die()
+        self.past_raas.append(raas)
+        del self.raas[raas.uid]
+
+    async def silence_raas(self) -> None:
+        raas = self._any_raas()
+        if raas is not None:
+            raas.silent = True
+            await asyncio.sleep(SILENT_S)
+            raas.silent = False
+
+    async def join(self) -> None:
+        self._join(f"raas-{self._processes}")
+
+    async def leave(self) -> None:
+        raas = self._any_raas()
+        if raas is None:
+            return
+        raas.leaving = True
+        while not raas.dead and not self.finished:
+            with suppress(PeerError, DeadlineError):
+                await self.ask("deregister_raas", m.DeregisterRaaSRequest(uid=raas.uid, drain=True), raas)
+                break
+            await asyncio.sleep(0.5)
+        # it stays to finish what it has, then ends
+        await self._until(lambda: not raas.running or raas.dead)
+        await asyncio.sleep(2.0)
+        if not raas.dead:
+            self._end(raas)
+
+    async def kill_trainer(self) -> None:
+        trainer = self._any_trainer()
+        if self._cut(trainer):
+            await asyncio.sleep(AWAY_S)
+            if not self.finished:
+                self._begin_trainer(trainer)
+
+    async def lose_trainer(self) -> None:
+        trainer = self._any_trainer()
+        others = [other for other in self.trainers if other is not trainer and not other.lost]
+        if others and trainer.learnt.version and self._cut(trainer):
+            trainer.lost = True
+
+    def _any_trainer(self) -> SimulatedTrainer:
+        return self.trainers[self.choices.pick(len(self.trainers)) if len(self.trainers) > 1 else 0]
+
+    def _cut(self, trainer: SimulatedTrainer) -> bool:
+        """End a trainer's life; False where it has none now."""
+        life = self._lives[trainer.model_id]
+        if life.done():
+            return False
+        life.cancel()
+        trainer.waiting_since = None
+        return True
+
+    async def bad_request(self) -> None:
+        requests: list[tuple[str, Any]] = [
+            ("ready", m.ReadyRequest(train_batch_size=4, sender_endpoint="h:1", model_id="phantom", recovered_step=0)),
+            ("ready", m.ReadyRequest(train_batch_size=1, sender_endpoint="h:1", model_id="model0", recovered_step=-1)),
+            ("notify_version", m.NotifyVersionRequest(version=10**6, step=10**6, model_id="model0")),
+            ("batch", m.BatchRequest(model_id="phantom", version=0, timeout=1.0)),
+            ("register_raas", m.RegisterRaaSRequest(uid="", raas_url="")),
+        ]
+        method, request = requests[self.choices.pick(len(requests))]
+        try:
+            await self.ask(method, request)
+        except (CallerError, ConflictError, PeerError, DeadlineError):
+            return
+        self.wrong("refused", f"{method} accepts {request}")
+
+    # ---- what the peers see ----------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Called before time passes."""
+        now = self.loop.time()
+        service = self.service
+        if now < self._looked + self.scenario.look_s or service is None or self.finished:
+            return
+        self._looked = now
+        if service.error is not None:
+            self.wrong("failed", f"the run stops: {service.error}")
+            self.finished = True
+            return
+        service.books.ledger.validate()
+        service.pool.validate()
+        service.announcements.barrier.validate()
+        service.attendance.validate()
+        still: dict[tuple[str, str], tuple[float, str]] = {}
+        if service.evaluation.running:
+            still["evaluation", "a round"] = (EVALUATED_S, "does not come to its end")
+        if service.policies.started and not service.evaluation.running:
+            self._idle(service, still)
+        self._waiting(service, still)
+        self._unused(service, still)
+        self._patience.look(now, still)
+
+    def _idle(self, service: AstraFlow, still: dict[tuple[str, str], tuple[float, str]]) -> None:
+        """A RaaS has room and the bound lets a group start."""
+        checks, steps = self.checks, {t.model_id: t.steps for t in self.trainers}
+        for instance in service.pool.serving:
+            raas = self.raas.get(instance.uid)
+            if raas is None or raas.silent or len(raas.running) >= raas.concurrency:
+                continue
+            credit = min(
+                checks.credit(model_id, steps[model_id].get(state.number, -1))
+                for model_id, state in raas.versions.items()
+                if model_id not in checks.absent
+            )
+            if credit > 0:
+                text = f"has room for {raas.concurrency - len(raas.running)} groups, and {credit} may start"
+                # where leases are given out all the time, each look may find the moment before one
+                still["starvation", f"{raas.uid}, {checks.leases} leases in all"] = (PATIENCE_S, text)
+
+    def _waiting(self, service: AstraFlow, still: dict[tuple[str, str], tuple[float, str]]) -> None:
+        """A trainer waits though its batch is there; a group ends at no time."""
+        for trainer in self.trainers:
+            if trainer.waiting_since is not None and self.checks.ready(trainer.model_id) >= self.scenario.batch_groups:
+                still["starvation", trainer.model_id] = (PATIENCE_S, "waits for a batch whose groups are ready")
+        phantoms = service.announcements.barrier.awaited() - set(self.scenario.models)
+        if phantoms:
+            still["barrier", ", ".join(sorted(phantoms))] = (PATIENCE_S, "is awaited, and is no model of this run")
+        longest = self.scenario.episode_timeout_s + PATIENCE_S
+        for raas in self.raas.values():
+            late = [group for since, group, _ in raas.running.values() if self.loop.time() - since > longest]
+            for group in late:
+                still["blocked group", f"group {group}"] = (0.0, f"one sample blocks it at {raas.uid}")
+
+    def _unused(self, service: AstraFlow, still: dict[tuple[str, str], tuple[float, str]]) -> None:
+        """A RaaS that can be reached has no place in the pool."""
+        serving = {instance.uid for instance in service.pool.live if instance.health is not Health.SUSPECT}
+        for raas in self.raas.values():
+            if not (raas.dead or raas.silent or raas.leaving) and raas.uid not in serving:
+                still["unused", raas.uid] = (UNUSED_S, "can be reached and is not used")
+
+
+def settings_of(scenario: Scenario) -> DataflowSettings:
+    """The configuration of a simulated run."""
+    held_out = {"dataset_fn": "astraflow.dataflow.scripted:example_rows", "eval_workflow": "sums"}
+    return DataflowSettings.model_validate(
+        {
+            "experiment": {"experiment_name": "simulation", "trial_name": "t", "fileroot": "/nonexistent"},
+            "dataflow": {
+                "rollout_dataset": {"dataset_fn": "astraflow.dataflow.scripted:example_rows", "n": scenario.rows},
+                "buffer": {"max_staleness": scenario.max_staleness},
+                "ledger": {"replayable": scenario.replayable},
+                "episode_timeout_s": scenario.episode_timeout_s,
+                "eval_workflows": {"sums": {"workflow_cls": "rlvr"}} if scenario.eval_steps else {},
+                "eval_datasets": {"held_out": held_out} if scenario.eval_steps else {},
+                "eval": {"mode": scenario.eval_mode},
+                "barrier": scenario.barrier,
+                "barrier_timeout_s": scenario.barrier_timeout_s,
+                "max_failure_streak": 10**9,
+            },
+            "gconfigs": {model_id: {"n_samples": scenario.n_samples} for model_id in scenario.models},
+            "tokenizer_path": "none",
+            "run_dir": "/nonexistent",
+        }
+    )

@@ -1,0 +1,146 @@
+"""The explorer finds nothing wrong, and finds each of four seeded bugs within a minute."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from astraflow.core.data.trajectory import Episode
+from astraflow.core.protocol import messages as m
+from astraflow.core.workflow.api.group import EpisodeTask, GroupPolicy
+from astraflow.core.workflow.api.workflow_api import EpisodeWorkflow
+from astraflow.dataflow.service import AstraFlow
+from astraflow.dataflow.simulation.explorer import FEW, SMALL, Exploration, by_chance, by_plan, explore
+from astraflow.dataflow.simulation.scenario import Mishaps
+from astraflow.dataflow.staleness import Admission
+
+MINUTE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def found_within_a_minute(kind: str) -> Exploration:
+    """Explore by chance until something is found; the first finding is of that kind."""
+    exploration = explore(by_chance(), seconds=MINUTE_S, stop_at_first=True)
+    assert exploration.findings, f"not found in {exploration.worlds} worlds"
+    assert kind in {finding.violation.kind for finding in exploration.findings}
+    return exploration
+
+
+def test_worlds_by_chance_hold_every_invariant() -> None:
+    exploration = explore(by_chance(), most=80)
+    assert exploration.findings == []
+    assert set(exploration.mishaps) == set(SMALL.mishaps.kinds()) - {"none"}
+    assert exploration.events > 40_000
+
+
+def test_worlds_by_plan_hold_every_invariant() -> None:
+    exploration = explore(by_plan(), most=120)
+    assert exploration.findings == []
+    assert exploration.worlds == 120
+
+
+def test_a_plan_names_the_world_that_it_makes() -> None:
+    worlds = by_plan(FEW)
+    quiet_world = next(worlds)
+    quiet_world.run()
+    late = next(worlds)
+    late.run()
+    assert (quiet_world.choices.name, late.choices.name) == ("plan {}", "plan {0: 1}")
+
+
+def test_the_same_seed_makes_the_same_world() -> None:
+    first, second = next(by_chance(first_seed=5)), next(by_chance(first_seed=5))
+    first.run()
+    second.run()
+    assert first.disk.records == second.disk.records
+    assert first.events == second.events
+
+
+def test_a_limit_that_is_divided_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Public systems have divided the limit in samples by the group size, and then again."""
+    right = Admission.__init__
+
+    def divided_again(self: Admission, batch: int, max_staleness: int, *restored: int) -> None:
+        right(self, batch // SMALL.n_samples, max_staleness, *restored)
+
+    monkeypatch.setattr(Admission, "__init__", divided_again)
+    found_within_a_minute("starvation")
+
+
+def test_a_lost_wake_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happens while the loop works is forgotten: it clears its wake-up after the work, not before."""
+
+    async def dispatch(self: AstraFlow) -> None:
+        while True:
+            await self._wake.wait()
+            self.acquisition.paused = self.stopping.is_set() or (self.evaluation.running and self.evaluation.exclusive)
+            for order in (*self.evaluation.assign(), *self.acquisition.assign()):
+                self.links.send(order)
+            for instance in self.pool.left:
+                self._let_go(instance.key)
+            await asyncio.sleep(0.05)
+            self._wake.clear()
+
+    monkeypatch.setattr(AstraFlow, "_dispatch_loop", dispatch)
+    found_within_a_minute("starvation")
+
+
+def test_a_phantom_barrier_member_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that is refused has joined the barrier already."""
+    right = AstraFlow.ready
+
+    async def ready(self: AstraFlow, request: m.ReadyRequest) -> m.ReadyReply:
+        self.announcements.barrier.join(request.model_id)
+        return await right(self, request)
+
+    monkeypatch.setattr(AstraFlow, "ready", ready)
+    found_within_a_minute("barrier")
+
+
+def test_a_group_blocked_by_one_sample_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group ends with its last sample, and nothing ends a sample that is stuck."""
+
+    async def wait_for_ever(self: EpisodeWorkflow, engine: Any, task: EpisodeTask, policy: GroupPolicy) -> Episode:
+        return Episode(tuple(await self.run(engine, task)))
+
+    monkeypatch.setattr(EpisodeWorkflow, "_episode", wait_for_ever)
+    found_within_a_minute("blocked group")
+
+
+@pytest.mark.nightly
+def test_a_million_events_hold_every_invariant() -> None:
+    """Joins, leaves, failures, silences, slow peers; one to three policies; half of a minute by plan besides."""
+    million = explore(by_chance(), seconds=900.0, most=1500)
+    assert million.findings == []
+    assert million.events >= 10**6
+    assert explore(by_plan(), seconds=30.0).findings == []
+
+
+@pytest.mark.nightly
+def test_a_world_of_three_policies_has_a_million_events() -> None:
+    scenario = msgspec.structs.replace(
+        SMALL,
+        raas=40,
+        concurrency=8,
+        policies=3,
+        n_samples=4,
+        batch_groups=64,
+        max_staleness=2,
+        steps=300,
+        stuck_share=0.001,
+        look_s=0.5,
+        longest_s=1e6,
+        mishaps=Mishaps(every_s=30.0, most=10**9, none=3, kill_trainer=1, crash_dataflow=1, bad_request=1),
+    )
+    exploration = explore(by_chance(scenario), most=3)
+    assert exploration.findings == []
+    assert exploration.events >= 10**6

@@ -1,0 +1,160 @@
+"""Two policies in one workflow: rows are split by model, versions are each its own, one's death stalls no other."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from astraflow.core.data import Value
+from astraflow.core.protocol import messages as m
+from astraflow.dataflow.config import DataflowSettings
+from astraflow.dataflow.scripted import Outcome, Rehearsal, ScriptedRaaS, example_rows, trajectory
+from astraflow.errors import ConflictError
+
+MakeSettings = Callable[..., DataflowSettings]
+MODELS = ("model0", "model1")
+GROUPS, N = 2, 2
+
+
+def raas() -> ScriptedRaaS:
+    """Each of its episodes gives both policies a trajectory; their rewards are opposite."""
+
+    def script(task: m.Task, version: int) -> Sequence[Outcome]:
+        return [
+            tuple(
+                trajectory(
+                    task,
+                    index,
+                    Value(float((index + number) % 2)),
+                    [peer.versions[model_id]] * (3 + number),
+                    model_id=model_id,
+                )
+                for number, model_id in enumerate(MODELS)
+            )
+            for index in range(N)
+        ]
+
+    peer = ScriptedRaaS("a", Rehearsal.TOKEN, script, models=MODELS)
+    return peer
+
+
+def rehearsal_of(make_settings: MakeSettings, **dataflow: object) -> Rehearsal:
+    return Rehearsal(make_settings(N, MODELS, ledger={"durable": False}, **dataflow))
+
+
+def test_rows_are_split_by_model_and_versions_leave_together(make_settings: MakeSettings) -> None:
+    async def scenario() -> None:
+        rehearsal = rehearsal_of(make_settings)
+        async with rehearsal.running():
+            await rehearsal.join(raas())
+            trainers = [rehearsal.trainer(GROUPS * N, model_id) for model_id in MODELS]
+            await asyncio.gather(*(trainer.begin() for trainer in trainers))
+            for step in range(1, 5):
+                replies = await asyncio.gather(*(trainer.batch() for trainer in trainers))
+                for number, reply in enumerate(replies):
+                    assert len(reply.batch.lengths) == GROUPS * N
+                    assert set(reply.batch.lengths.tolist()) == {2 + 3 + number}
+                assert not set(replies[0].batch.group_id.tolist()) & set(replies[1].batch.group_id.tolist())
+                trainers[0].version = trainers[0].step = step
+                first = asyncio.create_task(trainers[0].announce())
+                await asyncio.sleep(0.02)
+                assert not first.done()  # its announcement waits for the other's
+                (waiting,) = [w for w in rehearsal.service.status()["waiting"] if "version" in w["who"]]
+                assert waiting["on"] == "the versions of model1"
+                trainers[1].version = trainers[1].step = step
+                await trainers[1].announce()
+                await first
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_independent_policies_wait_for_nobody(make_settings: MakeSettings) -> None:
+    async def scenario() -> None:
+        rehearsal = rehearsal_of(make_settings, barrier="independent", buffer={"max_staleness": 3})
+        async with rehearsal.running():
+            await rehearsal.join(raas())
+            first, second = (rehearsal.trainer(GROUPS * N, model_id) for model_id in MODELS)
+            await asyncio.gather(first.begin(), second.begin())
+            for _ in range(3):  # what the other's bound lets it have
+                await first.train()
+            agents = rehearsal.service.status()["agents"]
+            assert (agents["model0"]["version"], agents["model1"]["version"]) == (3, 0)
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+@pytest.mark.parametrize("barrier", ["barrier", "independent"])
+def test_the_death_of_one_policy_stalls_no_other(
+    make_settings: MakeSettings, barrier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("astraflow.dataflow.service.CLOCK_S", 0.05)
+
+    async def scenario() -> None:
+        rehearsal = rehearsal_of(make_settings, barrier=barrier, barrier_timeout_s=0.3)
+        async with rehearsal.running():
+            await rehearsal.join(raas())
+            living, dying = (rehearsal.trainer(GROUPS * N, model_id) for model_id in MODELS)
+            await asyncio.gather(living.begin(), dying.begin())
+            await asyncio.gather(living.train(), dying.train())
+            for _ in range(6):  # beyond what the credit of the dead one lets start
+                await living.train()
+            counters = rehearsal.service.books.ledger.counters
+            assert counters.dropped["absent"] > 0
+            assert rehearsal.service.books.absent == {"model1"}
+            # it comes back: it is waited for again, and has its batch
+            await dying.recover(1, 1)
+            assert rehearsal.service.books.absent == frozenset()
+            await asyncio.gather(living.train(), dying.train())
+            rehearsal.service.books.ledger.validate()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_one_that_has_made_its_last_step_holds_up_nobody(make_settings: MakeSettings) -> None:
+    async def scenario() -> None:
+        rehearsal = rehearsal_of(make_settings)
+        async with rehearsal.running():
+            await rehearsal.join(raas())
+            short, long = (rehearsal.trainer(GROUPS * N, model_id) for model_id in MODELS)
+            await asyncio.gather(short.begin(), long.begin())
+            await asyncio.gather(short.train(last=True), long.train())
+            for _ in range(6):
+                await long.train()
+            assert rehearsal.service.books.absent == {"model0"}
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_a_bad_request_joins_no_barrier(make_settings: MakeSettings) -> None:
+    async def scenario() -> None:
+        rehearsal = rehearsal_of(make_settings)
+        async with rehearsal.running():
+            await rehearsal.join(raas())
+            with pytest.raises(ConflictError, match="unknown model_id 'model2'"):
+                await rehearsal.trainer(GROUPS * N, "model2").begin()
+            first, second = (rehearsal.trainer(GROUPS * N, model_id) for model_id in MODELS)
+            await asyncio.gather(first.begin(), second.begin())
+            await asyncio.gather(first.train(), second.train())
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_an_evaluation_at_the_start_holds_the_versions_of_all_policies(make_settings: MakeSettings) -> None:
+    async def scenario() -> None:
+        workflows = {"e": {"workflow_cls": "rlvr", "gconfig_overrides": {"n_samples": 1}}}
+        sets = {"d": {"dataset_fn": "a.b:c", "eval_workflow": "e", "greedy": False}}
+        settings = make_settings(
+            N, MODELS, ledger={"durable": False}, eval_workflows=workflows, eval_datasets=sets, barrier_timeout_s=5
+        )
+        rehearsal = Rehearsal(settings, eval_rows={"d": example_rows(2)})
+        async with rehearsal.running():
+            await rehearsal.join(raas())
+            first, second = (rehearsal.trainer(GROUPS * N, model_id) for model_id in MODELS)
+            begun = asyncio.create_task(second.begin(run_eval=True))
+            await asyncio.sleep(0.05)
+            (waiting,) = rehearsal.service.status()["waiting"]
+            assert waiting["on"] == "the first version of model0"
+            replies = await asyncio.gather(first.begin(run_eval=True), begun)
+            assert all(reply.eval_results is not None for reply in replies)
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
