@@ -52,6 +52,9 @@ class TrainEngine(Protocol):
         `weights_T` is made over the whole minibatch: the gradient does not depend on how the engine cuts it (LAW 12).
         """
 
+    def release(self) -> None:
+        """Give back the memory that only steps need; called when a batch is trained."""
+
     def named_weights(self) -> list[tuple[str, Tensor]]:
         """(Hugging Face name, tensor) of every weight in a fixed order, tied ones once."""
 

@@ -66,10 +66,11 @@ class NativeEngine:
             total += value.item()
             collected.put(items, outputs)
         update = self._optimizer.step()
-        # until the next step: as much as the model in float32, and what activations left of the heap
+        return StepResult(total, update.grad_norm, update.learning_rate, collected.outputs)
+
+    def release(self) -> None:
         self._optimizer.zero_grad()
         return_free_memory(self._decoder)
-        return StepResult(total, update.grad_norm, update.learning_rate, collected.outputs)
 
     def score(self, rows: PackedRows) -> TokenOutputs:
         """One pass over all of `rows`, with gradient."""

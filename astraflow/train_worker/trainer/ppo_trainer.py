@@ -161,6 +161,7 @@ class AstraFlowPPOTrainer:
         objective = PolicyObjective.of(actor, policy.rows)
         minibatches = policy.minibatches(actor)
         results = [self.engine.train_step(part.rows, part.weights, objective) for part in minibatches]
+        self.engine.release()
         initial = _initial_logprobs(policy, minibatches, results)
         self._kept = _kept_logprobs(batch, initial)
         return batch_stats(batch, policy, initial, self.version, self._step_of) | update_stats(
