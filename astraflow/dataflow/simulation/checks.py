@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from astraflow.dataflow.audit import Auditor
-from astraflow.dataflow.ledger import Curate, Drop, Finish, Issue, Lease, Requeue, State
+from astraflow.dataflow.ledger import Curate, Drop, Finish, Issue, Lease, Requeue, Rewind, Serve, State
 from astraflow.dataflow.records import Announced, Attended, Record, Started, TrainerReady
+from astraflow.dataflow.replays import replay_count
 
 PATIENCE_S = 1.5
 """Longest that something may stand still though nothing is lacking: below the service's clock, which would heal it."""
@@ -33,8 +34,10 @@ class Violation(msgspec.Struct, frozen=True):
 class LogChecks:
     """What the log says, counted anew; `see` each record in order."""
 
-    def __init__(self, n_samples: int, max_staleness: int, wrong: Callable[[str, str], None]) -> None:
-        """wrong: told (kind, text) of each violation."""
+    def __init__(
+        self, n_samples: int, max_staleness: int, wrong: Callable[[str, str], None], replay_ratio: float = 0.0
+    ) -> None:
+        """wrong: told (kind, text) of each violation. replay_ratio: share of a batch that may be trained again."""
         self.auditor = Auditor()
         self.records = 0
         self.leases = 0
@@ -47,13 +50,19 @@ class LogChecks:
         self.absent: set[str] = set()
         self._n_samples = n_samples
         self._max_staleness = max_staleness
+        self._replay_ratio = replay_ratio
+        self._replays: dict[str, dict[int, int]] = {}
+        """model → step → places that replays took; those of the batch that waits under the step to come."""
         self._wrong = wrong
         self._told = 0
 
     def credit(self, model_id: str, step: int) -> int:
         """Groups that invariant 2 lets start on a RaaS that serves the version of `step`."""
-        limit = (self._max_staleness + min(step, self.step[model_id]) + 1) * self.batch[model_id]
-        return limit - self.accepted[model_id] - self.running
+        batch = self.batch[model_id]
+        limit = (self._max_staleness + min(step, self.step[model_id]) + 1) * batch
+        reserved = self._max_staleness * replay_count(batch, self._replay_ratio)
+        replayed = sum(self._replays.get(model_id, {}).values())
+        return limit - reserved - replayed - self.accepted[model_id] - self.running
 
     def ready(self, model_id: str) -> int:
         """Groups that wait for a batch."""
@@ -102,6 +111,14 @@ class LogChecks:
             case Drop():
                 self._gone(record.group_ids)
                 self.dropped[record.reason] += len(record.group_ids)
+            case Serve():
+                served = entry(record.group_ids[0])
+                if record.replayed and served is not None and served.key is not None:
+                    model_id = served.key.model_id
+                    self._replays.setdefault(model_id, {})[self.step[model_id] + 1] = len(record.replayed)
+            case Rewind():
+                for step in [step for step in self._replays.get(record.model_id, {}) if step > record.step]:
+                    del self._replays[record.model_id][step]
             case Requeue():
                 self._gone(record.group_ids)
                 self.running += len(record.group_ids)

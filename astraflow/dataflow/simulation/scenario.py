@@ -107,6 +107,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     commits_s: tuple[float, ...] = (0.0,)
     """Of a commit of the ledger."""
     rows: int = 50
+    curated: bool = False
+    """Prompts are chosen by their visits, the oldest groups train first, and half of a batch may be replayed."""
     mishaps: Mishaps = Mishaps()
     replayable: bool = False
     """Keep what RaaS return, for a replay."""

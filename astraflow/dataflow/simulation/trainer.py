@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 
 from astraflow.core.protocol import messages as m
+from astraflow.dataflow.replays import replay_count
 from astraflow.dataflow.scripted import manifest
 from astraflow.dataflow.simulation.scenario import Scenario
 from astraflow.errors import DeadlineError, PeerError
 
 RETRY_S = 0.25
 BATCH_S = 20.0
+REPLAYED = 0.5
+"""Share of a batch that may be replayed in a curated world."""
 """Longest that it waits for one answer to GET /batch."""
 
 Ask = Callable[[str, Any], Awaitable[Any]]
@@ -103,7 +106,9 @@ class SimulatedTrainer:
         self._check(reply.batch)
         await asyncio.sleep(self._scenario.step_s)
         learnt.step, learnt.version = learnt.step + 1, learnt.version + 1
-        learnt.groups[learnt.step] = tuple(np.unique(reply.batch.group_id).tolist())
+        learnt.groups[learnt.step] = tuple(
+            g for g in np.unique(reply.batch.group_id).tolist() if g not in self._trained
+        )
         self._trained.update(learnt.groups[learnt.step])
         await self._announce()
 
@@ -141,9 +146,17 @@ class SimulatedTrainer:
             if age > self._scenario.max_staleness:
                 self._wrong(f"{self.model_id}: a token is {age} steps old; the bound is {self._scenario.max_staleness}")
         repeated = self._trained.intersection(batch.group_id.tolist())
-        if repeated:
+        # replays are meant, are a part of the batch, and are of steps whose tokens may be within the bound
+        young = {g for step, ids in self.learnt.groups.items() if step > self._oldest() for g in ids}
+        if repeated and not (self._scenario.curated and len(repeated) <= self._replays() and repeated <= young):
             self._wrong(f"{self.model_id}: groups {sorted(repeated)} are trained a second time")
         self.episodes += len(np.unique(batch.sample_id))
+
+    def _oldest(self) -> int:
+        return self.learnt.step - self._scenario.max_staleness
+
+    def _replays(self) -> int:
+        return replay_count(self._scenario.batch_groups, REPLAYED)
 
     async def _insist(self, method: str, request: Any) -> Any:
         while True:

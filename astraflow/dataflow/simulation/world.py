@@ -22,7 +22,7 @@ from astraflow.dataflow.simulation.disk import Disk, SimulatedStore
 from astraflow.dataflow.simulation.network import Network
 from astraflow.dataflow.simulation.raas import HEARTBEAT_S, SimulatedClient, SimulatedRaaS
 from astraflow.dataflow.simulation.scenario import Scenario
-from astraflow.dataflow.simulation.trainer import SimulatedTrainer
+from astraflow.dataflow.simulation.trainer import REPLAYED, SimulatedTrainer
 from astraflow.dataflow.trajectory_log import TrajectoryLog
 from astraflow.errors import AstraFlowError, CallerError, ConflictError, DeadlineError, PeerError
 
@@ -49,7 +49,8 @@ class World:
         """seed: of what the peers do by themselves (durations, rewards)."""
         self.scenario = scenario.check()
         self.violations: list[Violation] = []
-        self.checks = LogChecks(scenario.n_samples, scenario.max_staleness, self.wrong)
+        replayed = REPLAYED if scenario.curated else 0.0
+        self.checks = LogChecks(scenario.n_samples, scenario.max_staleness, self.wrong, replayed)
         self.log: list[Record] = []
         """Every record that was committed; the disk keeps only those after its newest snapshot."""
         self.disk = Disk(self._see)
@@ -429,6 +430,14 @@ class World:
                 still["unused", raas.uid] = (UNUSED_S, "can be reached and is not used")
 
 
+CURATED_BUFFER = {
+    "order": "edf",
+    "replay": {"ratio": REPLAYED},
+    "filter_function": ["filter_stale", "filter_invalid", "filter_duplicate", "filter_zero_adv"],
+}
+CURATED_PROMPTS = {"greso": {}, "solved": {"after": 2, "passes": 1}, "difficulty": {}}
+
+
 def settings_of(scenario: Scenario) -> DataflowSettings:
     """The configuration of a simulated run."""
     held_out = {"dataset_fn": "astraflow.dataflow.scripted:example_rows", "eval_workflow": "sums"}
@@ -437,7 +446,8 @@ def settings_of(scenario: Scenario) -> DataflowSettings:
             "experiment": {"experiment_name": "simulation", "trial_name": "t", "fileroot": "/nonexistent"},
             "dataflow": {
                 "rollout_dataset": {"dataset_fn": "astraflow.dataflow.scripted:example_rows", "n": scenario.rows},
-                "buffer": {"max_staleness": scenario.max_staleness},
+                "buffer": {"max_staleness": scenario.max_staleness, **(CURATED_BUFFER if scenario.curated else {})},
+                "curriculum": CURATED_PROMPTS if scenario.curated else {},
                 "ledger": {"replayable": scenario.replayable},
                 "episode_timeout_s": scenario.episode_timeout_s,
                 "eval_workflows": {"sums": {"workflow_cls": "rlvr"}} if scenario.eval_steps else {},

@@ -42,6 +42,16 @@ def test_worlds_by_chance_hold_every_invariant() -> None:
     assert exploration.events > 40_000
 
 
+def test_curated_worlds_hold_every_invariant_and_replay() -> None:
+    replayed = 0
+    worlds = by_chance(msgspec.structs.replace(SMALL, curated=True, steps=6))
+    for _, world in zip(range(60), worlds, strict=False):  # in this order: no world is made that is not run
+        world.run()
+        assert world.violations == [], (world.choices.name, world.violations)
+        replayed += world.checks.auditor.ledger.counters.replayed
+    assert replayed > 100
+
+
 def test_worlds_by_plan_hold_every_invariant() -> None:
     exploration = explore(by_plan(), most=120)
     assert exploration.findings == []

@@ -35,9 +35,10 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def recorded(seed: int, policies: int = 1) -> World:
+def recorded(seed: int, policies: int = 1, **more: object) -> World:
     """A world in which everything goes wrong that can."""
-    world = World(msgspec.structs.replace(SMALL, policies=policies, replayable=True), ByChance(seed), seed)
+    scenario = msgspec.structs.replace(SMALL, policies=policies, replayable=True, **more)
+    world = World(scenario, ByChance(seed), seed)
     world.run()
     assert world.violations == []
     return world
@@ -55,6 +56,15 @@ def test_every_batch_is_derived_again_whatever_befell_the_run(seed: int) -> None
     assert again.followed == again.records == len(world.log)
     assert again.batches == [record for record in world.log if isinstance(record, Batched)]
     assert len(again.batches) >= 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_curators_and_replays_chose_is_derived_again(seed: int) -> None:
+    world = recorded(seed, policies=1 + seed % 2, curated=True, steps=6)
+    again = replayed(world)
+    assert again.difference is None
+    assert again.followed == len(world.log)
+    assert any(isinstance(record, Serve) and record.replayed for record in world.log)
 
 
 def test_a_batch_with_other_groups_is_named() -> None:
