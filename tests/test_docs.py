@@ -21,6 +21,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,6 +52,7 @@ BLOCK = re.compile(
 )
 LINE_NUMBER = re.compile(r"\.yaml:\d+")
 TIMEOUT_S = 300.0
+FOLLOWS = "::test_every_command_runs_and_prints_what_the_page_shows["
 
 
 @dataclass(frozen=True)
@@ -106,17 +109,16 @@ def check_installable(command: str) -> None:
             assert name in project, command
 
 
-@pytest.fixture
-def clone(tmp_path: Path) -> Path:
+def make_clone(folder: Path) -> Path:
     """What a clone holds besides the package and the tests."""
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in tracked.splitlines():
         if not name.startswith(("astraflow/", "tests/")) and (ROOT / name).is_file():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, tmp_path / name)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
     problems = [f'{{"question": "What is {n} plus 1?", "answer": "{n}+1\\n#### {n + 1}"}}' for n in range(20)]
-    (tmp_path / "train.jsonl").write_text("\n".join(problems))  # the file that a page speaks of
-    return tmp_path
+    (folder / "train.jsonl").write_text("\n".join(problems))  # the file that a page speaks of
+    return folder
 
 
 class Shell:
@@ -160,11 +162,25 @@ def pages_with_commands() -> list[str]:
     return [name for name in names if name not in FOLLOWED_ELSEWHERE]
 
 
+@pytest.fixture(scope="module")
+def followed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, small_run: tuple[str, ...]
+) -> Iterator[dict[str, Future[None]]]:
+    """Page → what comes of following it. Each has a folder of its own, and most wait for one process: two at a time."""
+    small = shlex.join([*small_run, *SHORT])
+    pages = {item.callspec.params["page"]: None for item in request.session.items if FOLLOWS in item.nodeid}
+    with ThreadPoolExecutor(2) as pool:
+        yield {page: pool.submit(follow, page, make_clone(tmp_path_factory.mktemp("clone")), small) for page in pages}
+
+
 @pytest.mark.system
 @pytest.mark.parametrize("page", pages_with_commands())
-def test_every_command_runs_and_prints_what_the_page_shows(page: str, clone: Path, small_run: tuple[str, ...]) -> None:
-    shell = Shell(clone)
-    small = shlex.join([*small_run, *SHORT])
+def test_every_command_runs_and_prints_what_the_page_shows(page: str, followed: dict[str, Future[None]]) -> None:
+    followed[page].result()
+
+
+def follow(page: str, folder: Path, small: str) -> None:
+    shell = Shell(folder)
     found = blocks(ROOT / page)
     text = "".join(block.text for block in found)
     if RUN in text and "astraflow run" not in text:

@@ -31,6 +31,7 @@ from astraflow.dataflow.rows import load_rollout_rows, load_rows
 from astraflow.dataflow.service import AstraFlow
 from astraflow.dataflow.store import LedgerStore
 from astraflow.dataflow.trajectory_log import TrajectoryLog
+from astraflow.dataflow.workflows import samples_per_group
 from astraflow.errors import AstraFlowError
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,8 @@ def create_service(
     counts = [{name: len(r) for name, r in loaded.items()} for loaded in (rows, eval_rows)]
     log.info("rollout rows: %s; evaluation: %s", *counts)
     decode = None if tokenizer is None else _decoder(tokenizer)
-    trajectories = TrajectoryLog(Path(settings.run_dir) / "trajectories", decode)
+    _, *further = samples_per_group(settings)
+    trajectories = TrajectoryLog(Path(settings.run_dir) / "trajectories", decode, further)
     ledger = config.ledger
     store = LedgerStore(RunDirectory(settings.run_dir).ledger, fsync=ledger.fsync) if ledger.durable else None
     eval_log = EvalLog(RunDirectory(settings.run_dir).evaluations, config.eval.keep_rows, decode)

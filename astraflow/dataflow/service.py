@@ -430,7 +430,7 @@ class AstraFlow:
             self.serving.advance(request.model_id)
             self.links.news()
             self._wake.set()
-            self._spawn(asyncio.to_thread(self.trajectories.collect()))
+            self._spawn(asyncio.to_thread(self.trajectories.collect(request.model_id)))
             # no other await up to the evaluation: an exclusive one begins before anything new is issued
             if begun:
                 # a first or a restored version follows on none: it waits for nobody

@@ -1,12 +1,14 @@
 """Sampled trajectories for people: a few trained and a few dropped ones of every step, one JSON line each.
 
-`<run_dir>/trajectories/step_%06d.jsonl`; `outcome` says "trained" or why the group was dropped. Nothing in a run reads
-them back; the report shows them.
+`<run_dir>/trajectories/step_%06d.jsonl`, of further models `step_%06d_<model_id>.jsonl`; `outcome` says "trained" or why
+the group was dropped. Nothing in a run reads them back; the report shows them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,40 +22,60 @@ UNDECODABLE = "\ufffd"
 """What a decoder shows for bytes that are no whole character yet."""
 
 
-class TrajectoryLog:
-    """Collects samples; `flush` writes a step's file."""
+@dataclass
+class _Step:
+    """What is kept of one model's step."""
 
-    def __init__(self, directory: Path | None, decode: Callable[[Sequence[int]], str] | None = None) -> None:
-        """directory None: nothing is kept. decode: ids → text, where there is a tokenizer."""
+    number: int = 0
+    trained: list[tuple[Group, Trajectory]] = field(default_factory=list)
+    dropped: list[tuple[Group, Trajectory, str]] = field(default_factory=list)
+
+
+class TrajectoryLog:
+    """Collects samples; `collect` gives a step's file to write."""
+
+    def __init__(
+        self,
+        directory: Path | None,
+        decode: Callable[[Sequence[int]], str] | None = None,
+        further: Collection[str] = (),
+    ) -> None:
+        """directory None: nothing is kept. decode: ids → text, where there is a tokenizer.
+
+        further: models beside the first; their files say so.
+        """
         self._directory = directory
         self._decode = decode
-        self._trained: list[tuple[Group, Trajectory]] = []
-        self._dropped: list[tuple[Group, Trajectory, str]] = []
-        self._step = 0
+        self._further = further
+        self._steps: dict[str, _Step] = defaultdict(_Step)
 
     def trained(self, group: Group, step: int) -> None:
         """A group of the batch of `step` was trained."""
-        self._step = step
-        room = PER_STEP - len(self._trained)
-        self._trained += [(group, t) for t in group.trajectories[: min(PER_GROUP, max(0, room))]]
+        kept = self._steps[group.model_id]
+        kept.number = step
+        room = PER_STEP - len(kept.trained)
+        kept.trained += [(group, t) for t in group.trajectories[: min(PER_GROUP, max(0, room))]]
 
     def dropped(self, group: Group, reason: DropReason) -> None:
         """A group was dropped; the first of each step are kept."""
-        room = PER_STEP - len(self._dropped)
-        self._dropped += [(group, t, reason.value) for t in group.trajectories[: min(PER_GROUP, max(0, room))]]
+        kept = self._steps[group.model_id]
+        room = PER_STEP - len(kept.dropped)
+        kept.dropped += [(group, t, reason.value) for t in group.trajectories[: min(PER_GROUP, max(0, room))]]
 
-    def collect(self) -> Callable[[], None]:
-        """Take what a step left; the returned function writes it (in any thread)."""
-        samples = [(group, t, "trained") for group, t in self._trained] + self._dropped
-        step, self._trained, self._dropped = self._step, [], []
-        return lambda: self._write(step, samples)
+    def collect(self, model_id: str) -> Callable[[], None]:
+        """Take what a step of a model left; the returned function writes it (in any thread)."""
+        kept = self._steps[model_id]
+        self._steps[model_id] = _Step(kept.number)
+        samples = [(group, t, "trained") for group, t in kept.trained] + kept.dropped
+        return lambda: self._write(kept.number, model_id, samples)
 
-    def _write(self, step: int, samples: Sequence[tuple[Group, Trajectory, str]]) -> None:
+    def _write(self, step: int, model_id: str, samples: Sequence[tuple[Group, Trajectory, str]]) -> None:
         if self._directory is None or not samples:
             return
         lines = [msgspec.json.encode(self._line(step, *sample)) for sample in samples]
         self._directory.mkdir(parents=True, exist_ok=True)
-        (self._directory / f"step_{step:06d}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+        whose = f"_{model_id}" if model_id in self._further else ""
+        (self._directory / f"step_{step:06d}{whose}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
 
     def _line(self, step: int, group: Group, trajectory: Trajectory, outcome: str) -> dict[str, Any]:
         arrays = trajectory.arrays

@@ -29,7 +29,7 @@ def test_a_few_of_each_kind_are_kept(tmp_path: Path) -> None:
     for group_id in range(9):
         log.dropped(group(group_id), DropReason.STALE)
         log.trained(group(100 + group_id), step=7)
-    log.collect()()
+    log.collect("model0")()
     samples = [msgspec.json.decode(line) for line in (tmp_path / "t" / "step_000007.jsonl").read_bytes().splitlines()]
     assert [s["outcome"] for s in samples] == ["trained"] * PER_STEP + ["stale"] * PER_STEP
     assert len({s["group_id"] for s in samples}) == 4
@@ -42,18 +42,30 @@ def test_a_few_of_each_kind_are_kept(tmp_path: Path) -> None:
 def test_each_step_starts_anew(tmp_path: Path) -> None:
     log = TrajectoryLog(tmp_path)
     log.trained(group(1), step=1)
-    log.collect()()
+    log.collect("model0")()
     log.trained(group(2), step=2)
-    write = log.collect()
+    write = log.collect("model0")
     log.trained(group(3), step=3)
     write()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step_000001.jsonl", "step_000002.jsonl"]
     assert msgspec.json.decode((tmp_path / "step_000002.jsonl").read_bytes().splitlines()[0])["text"] is None
 
 
+def test_models_have_files_and_room_of_their_own(tmp_path: Path) -> None:
+    log = TrajectoryLog(tmp_path, further=["checker"])
+    for model_id in ("model0", "checker"):
+        for group_id in range(9):
+            log.trained(msgspec.structs.replace(group(group_id), model_id=model_id), step=1)
+    log.collect("model0")()
+    log.collect("checker")()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step_000001.jsonl", "step_000001_checker.jsonl"]
+    lines = (tmp_path / "step_000001_checker.jsonl").read_bytes().splitlines()
+    assert [msgspec.json.decode(line)["model_id"] for line in lines] == ["checker"] * PER_STEP
+
+
 def test_nothing_to_write_writes_nothing(tmp_path: Path) -> None:
-    TrajectoryLog(tmp_path).collect()()
-    TrajectoryLog(None).collect()()
+    TrajectoryLog(tmp_path).collect("model0")()
+    TrajectoryLog(None).collect("model0")()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -62,7 +74,7 @@ def test_the_trained_ones_are_those_that_the_trainer_keeps_too(tmp_path: Path) -
     log = TrajectoryLog(tmp_path)
     for g in groups:
         log.trained(g, step=1)
-    log.collect()()
+    log.collect("model0")()
     lines = [msgspec.json.decode(line) for line in (tmp_path / "step_000001.jsonl").read_bytes().splitlines()]
     rows = [(g.group_id, t.sample_id) for g in groups for t in g.trajectories]
     kept = [rows[row] for row in kept_rows([group_id for group_id, _ in rows])]

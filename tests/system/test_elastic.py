@@ -20,7 +20,7 @@ def test_what_the_live_services_can_do_is_what_a_run_gets() -> None:
     # a busy machine may be late by more than the tenth that a quiet one keeps
     command = [sys.executable, str(ROOT / "examples" / "elastic" / "demo.py")]
     done = subprocess.run(
-        [*command, "--window", "5", "--settle", "4", "--tolerance", "0.4"],
+        [*command, "--window", "3", "--settle", "2", "--tolerance", "0.4"],
         capture_output=True,
         text=True,
         timeout=120,
