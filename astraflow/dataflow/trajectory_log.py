@@ -1,7 +1,7 @@
 """Sampled trajectories for people: a few trained and a few dropped ones of every step, one JSON line each.
 
-`<run_dir>/trajectories/step_%06d.jsonl`, of further models `step_%06d_<model_id>.jsonl`; `outcome` says "trained" or why
-the group was dropped. Nothing in a run reads them back; the report shows them.
+`<run_dir>/trajectories/step_%06d.jsonl`, of further models `step_%06d_<model_id>.jsonl`; `outcome` says "trained" or
+why the group was dropped. Nothing in a run reads them back; the report shows them.
 """
 
 from __future__ import annotations
