@@ -65,6 +65,7 @@ class NativeEngine:
             torch.autograd.backward(value)
             total += value.item()
             collected.put(items, outputs)
+            return_free_memory(self._decoder)  # the next one's activations have other sizes
         update = self._optimizer.step()
         return StepResult(total, update.grad_norm, update.learning_rate, collected.outputs)
 
