@@ -22,14 +22,18 @@ _M_MMAP_THRESHOLD = -3
 
 def return_large_blocks(model: nn.Module) -> bool:
     """Fix the size for this process where `model` is worth it; whether that was done (other C libraries cannot)."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return _worth(model) and mallopt is not None and mallopt(_M_MMAP_THRESHOLD, LARGE) == 1
+    return _worth(model) and _libc("mallopt", _M_MMAP_THRESHOLD, LARGE) == 1
 
 
 def return_free_memory(model: nn.Module) -> bool:
     """Give what the heap holds free back to the kernel, where `model` is worth it; whether anything was."""
-    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return _worth(model) and malloc_trim is not None and malloc_trim(0) == 1
+    return _worth(model) and _libc("malloc_trim", 0) == 1
+
+
+def _libc(name: str, *arguments: int) -> int:
+    """Call a function of the C library; 0 where it has none of that name."""
+    function = getattr(ctypes.CDLL(None), name, None)
+    return 0 if function is None else int(function(*arguments))
 
 
 def _worth(model: nn.Module) -> bool:
