@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
-import msgspec
+from astraflow.core.protocol.messages import Advice
 
 WAITING = 0.2
 """Share of the time that trainers wait, above which they lack rollouts."""
@@ -30,21 +30,9 @@ STALE = 0.1
 """Share of stale drops above which too much is rolled out."""
 
 
-class Advice(msgspec.Struct, frozen=True):
-    """What to do about the number of RaaS."""
-
-    action: Literal["grow", "shrink", "hold"]
-    instances: int
-    """By so many; 0 for hold."""
-    reason: str
-    wait_share: float = 0.0
-    idle_share: float = 0.0
-    stale_share: float = 0.0
-
-    @property
-    def number(self) -> float:
-        """As a metric: RaaS to add, negative for too many."""
-        return float(self.instances if self.action == "grow" else -self.instances)
+def number(advice: Advice) -> float:
+    """As a metric: RaaS to add, negative for too many."""
+    return float(advice.instances if advice.action == "grow" else -advice.instances)
 
 
 @dataclass(frozen=True)
@@ -85,13 +73,21 @@ class Advisor:
         """size: the RaaS that serve now."""
         samples = self._samples
         if not samples or samples[-1].at - self._since < self._window_s:
-            return Advice("hold", 0, f"measured for less than {self._window_s:g} s since a RaaS came or went")
+            reason = f"measured for less than {self._window_s:g} s since a RaaS came or went"
+            return Advice(action="hold", instances=0, reason=reason)
         waiting = sum(s.waiting for s in samples) / len(samples)
         idle = sum(s.idle for s in samples) / len(samples)
         ended = samples[-1].ended - samples[0].ended
         stale = (samples[-1].stale - samples[0].stale) / ended if ended else 0.0
         action, instances, reason = self._decide(size, waiting, idle, stale)
-        return Advice(action, instances, reason, round(waiting, 3), round(idle, 3), round(stale, 3))
+        return Advice(
+            action=action,
+            instances=instances,
+            reason=reason,
+            wait_share=round(waiting, 3),
+            idle_share=round(idle, 3),
+            stale_share=round(stale, 3),
+        )
 
     def _decide(
         self, size: int, waiting: float, idle: float, stale: float

@@ -12,7 +12,7 @@ from astraflow.dataflow.curation import word
 from astraflow.dataflow.ledger import DropReason, State
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_pool import Health, RaaSPool
-from astraflow.dataflow.scaling import Advisor
+from astraflow.dataflow.scaling import Advisor, number
 
 RATE_WINDOW_S = 20.0
 """Seconds over which tokens/s are averaged."""
@@ -123,7 +123,7 @@ def standing(books: Books, pool: RaaSPool, policies: Policies, advisor: Advisor)
         "raas/quarantined": float(sum(i.health is Health.QUARANTINED for i in pool.live)),
         "raas/inflight": float(sum(i.inflight for i in pool.live)),
         "raas/max_concurrency": float(pool.max_concurrency),
-        "raas/advice": advisor.advise(len(serving)).number,
+        "raas/advice": number(advisor.advise(len(serving))),
         "raas/step_lag_max": float(max(lags, default=0)),
         **{f"dropped/{reason.value}": float(counters.dropped[reason]) for reason in DropReason},
     }

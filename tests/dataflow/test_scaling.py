@@ -2,7 +2,8 @@
 
 import pytest
 
-from astraflow.dataflow.scaling import Advice, Advisor, Sample
+from astraflow.core.protocol.messages import Advice
+from astraflow.dataflow.scaling import Advisor, Sample, number
 
 
 def advice(waiting: float, idle: float, stale: int = 0, size: int = 4, seconds: int = 60) -> Advice:
@@ -31,7 +32,7 @@ def advice(waiting: float, idle: float, stale: int = 0, size: int = 4, seconds: 
 def test_advice(waiting: float, idle: float, stale: int, size: int, action: str, instances: int) -> None:
     found = advice(waiting, idle, stale, size)
     assert (found.action, found.instances) == (action, instances)
-    assert found.number == {"grow": instances, "shrink": -instances, "hold": 0}[action]
+    assert number(found) == {"grow": instances, "shrink": -instances, "hold": 0}[action]
 
 
 def test_the_bound_is_named_where_it_limits() -> None:
@@ -56,4 +57,6 @@ def test_what_was_before_the_window_is_forgotten() -> None:
     advisor = Advisor(window_s=10.0)
     for at in range(30):
         advisor.see(Sample(float(at), 1.0 if at < 15 else 0.0, 0.0, at, 0))
-    assert advisor.advise(2) == Advice("hold", 0, "trainers wait 0% of the time, 0% of the places are idle")
+    assert advisor.advise(2) == Advice(
+        action="hold", instances=0, reason="trainers wait 0% of the time, 0% of the places are idle"
+    )

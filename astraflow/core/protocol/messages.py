@@ -187,8 +187,25 @@ class PoolInstance(Reply, frozen=True, kw_only=True):
     gpu_count: int
     last_seen: float
     """Unix time."""
+    group_s: float | None = None
+    """Seconds that a group takes there, as measured; None: not measured."""
     reason: str
     """Why it is not healthy."""
+
+
+class Advice(Reply, frozen=True, kw_only=True):
+    """What to do about the number of RaaS."""
+
+    action: Literal["grow", "shrink", "hold"]
+    instances: int
+    """By so many; 0 for hold."""
+    reason: str
+    wait_share: float = 0.0
+    """Of the time, trainers waited for a batch."""
+    idle_share: float = 0.0
+    """Of the serving RaaS' places, nothing ran there."""
+    stale_share: float = 0.0
+    """Of the groups that ended, were too old."""
 
 
 class PoolStatus(Reply, frozen=True, kw_only=True):
@@ -198,6 +215,7 @@ class PoolStatus(Reply, frozen=True, kw_only=True):
     """Those that live."""
     version: int
     """The newest that all models have; -1 for none."""
+    advice: Advice
     instances: list[PoolInstance]
 
 
