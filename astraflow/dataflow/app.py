@@ -59,7 +59,7 @@ def create_service(
     log.info("rollout rows: %s; evaluation: %s", *counts)
     decode = None if tokenizer is None else _decoder(tokenizer)
     _, *further = samples_per_group(settings)
-    trajectories = TrajectoryLog(Path(settings.run_dir) / "trajectories", decode, further)
+    trajectories = TrajectoryLog(RunDirectory(settings.run_dir), decode, further)
     ledger = config.ledger
     store = LedgerStore(RunDirectory(settings.run_dir).ledger, fsync=ledger.fsync) if ledger.durable else None
     eval_log = EvalLog(RunDirectory(settings.run_dir).evaluations, config.eval.keep_rows, decode)

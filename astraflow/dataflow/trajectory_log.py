@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from astraflow.core.data import Group, Trajectory, Value
 from astraflow.core.observability.kept import PER_GROUP, PER_STEP
+from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.dataflow.ledger import DropReason
 
 UNDECODABLE = "\ufffd"
@@ -36,15 +36,15 @@ class TrajectoryLog:
 
     def __init__(
         self,
-        directory: Path | None,
+        run_dir: RunDirectory | None,
         decode: Callable[[Sequence[int]], str] | None = None,
         further: Collection[str] = (),
     ) -> None:
-        """directory None: nothing is kept. decode: ids → text, where there is a tokenizer.
+        """run_dir None: nothing is kept. decode: ids → text, where there is a tokenizer.
 
         further: models beside the first; their files say so.
         """
-        self._directory = directory
+        self._run_dir = run_dir
         self._decode = decode
         self._further = further
         self._steps: dict[str, _Step] = defaultdict(_Step)
@@ -70,12 +70,11 @@ class TrajectoryLog:
         return lambda: self._write(kept.number, model_id, samples)
 
     def _write(self, step: int, model_id: str, samples: Sequence[tuple[Group, Trajectory, str]]) -> None:
-        if self._directory is None or not samples:
+        if self._run_dir is None or not samples:
             return
         lines = [msgspec.json.encode(self._line(step, *sample)) for sample in samples]
-        self._directory.mkdir(parents=True, exist_ok=True)
-        whose = f"_{model_id}" if model_id in self._further else ""
-        (self._directory / f"step_{step:06d}{whose}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+        path = self._run_dir.kept_trajectories(step, model_id if model_id in self._further else None)
+        path.write_bytes(b"\n".join(lines) + b"\n")
 
     def _line(self, step: int, group: Group, trajectory: Trajectory, outcome: str) -> dict[str, Any]:
         arrays = trajectory.arrays

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from astraflow.core.data import Group, Value
 from astraflow.core.observability.kept import PER_STEP, kept_rows
+from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.ledger import DropReason
 from astraflow.dataflow.scripted import trajectory
@@ -24,13 +26,24 @@ def group(group_id: int, n: int = 4) -> Group:
     )
 
 
+def files(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "trajectories").iterdir())
+
+
+def read(run: Path, name: str) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(line) for line in (run / "trajectories" / name).read_bytes().splitlines()]
+
+
 def test_a_few_of_each_kind_are_kept(tmp_path: Path) -> None:
-    log = TrajectoryLog(tmp_path / "t", decode=lambda ids: "".join(chr(97 + i) for i in ids))
+    log = TrajectoryLog(RunDirectory(tmp_path), decode=lambda ids: "".join(chr(97 + i) for i in ids))
     for group_id in range(9):
         log.dropped(group(group_id), DropReason.STALE)
         log.trained(group(100 + group_id), step=7)
     log.collect("model0")()
-    samples = [msgspec.json.decode(line) for line in (tmp_path / "t" / "step_000007.jsonl").read_bytes().splitlines()]
+    samples = [
+        msgspec.json.decode(line)
+        for line in (tmp_path / "trajectories" / "step_000007.jsonl").read_bytes().splitlines()
+    ]
     assert [s["outcome"] for s in samples] == ["trained"] * PER_STEP + ["stale"] * PER_STEP
     assert len({s["group_id"] for s in samples}) == 4
     first = samples[0]
@@ -40,42 +53,47 @@ def test_a_few_of_each_kind_are_kept(tmp_path: Path) -> None:
 
 
 def test_each_step_starts_anew(tmp_path: Path) -> None:
-    log = TrajectoryLog(tmp_path)
+    log = TrajectoryLog(RunDirectory(tmp_path))
     log.trained(group(1), step=1)
     log.collect("model0")()
     log.trained(group(2), step=2)
     write = log.collect("model0")
     log.trained(group(3), step=3)
     write()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["step_000001.jsonl", "step_000002.jsonl"]
-    assert msgspec.json.decode((tmp_path / "step_000002.jsonl").read_bytes().splitlines()[0])["text"] is None
+    assert files(tmp_path) == ["step_000001.jsonl", "step_000002.jsonl"]
+    assert read(tmp_path, "step_000002.jsonl")[0]["text"] is None
 
 
 def test_models_have_files_and_room_of_their_own(tmp_path: Path) -> None:
-    log = TrajectoryLog(tmp_path, further=["checker"])
+    log = TrajectoryLog(RunDirectory(tmp_path), further=["checker"])
     for model_id in ("model0", "checker"):
         for group_id in range(9):
             log.trained(msgspec.structs.replace(group(group_id), model_id=model_id), step=1)
     log.collect("model0")()
     log.collect("checker")()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["step_000001.jsonl", "step_000001_checker.jsonl"]
-    lines = (tmp_path / "step_000001_checker.jsonl").read_bytes().splitlines()
-    assert [msgspec.json.decode(line)["model_id"] for line in lines] == ["checker"] * PER_STEP
+    assert files(tmp_path) == [
+        "step_000001.jsonl",
+        "step_000001_checker.jsonl",
+    ]
+    assert [line["model_id"] for line in read(tmp_path, "step_000001_checker.jsonl")] == ["checker"] * PER_STEP
 
 
 def test_nothing_to_write_writes_nothing(tmp_path: Path) -> None:
-    TrajectoryLog(tmp_path).collect("model0")()
+    TrajectoryLog(RunDirectory(tmp_path)).collect("model0")()
     TrajectoryLog(None).collect("model0")()
-    assert list(tmp_path.iterdir()) == []
+    assert files(tmp_path) == []
 
 
 def test_the_trained_ones_are_those_that_the_trainer_keeps_too(tmp_path: Path) -> None:
     groups = [group(1, n=3), group(2, n=1), group(3, n=4)]
-    log = TrajectoryLog(tmp_path)
+    log = TrajectoryLog(RunDirectory(tmp_path))
     for g in groups:
         log.trained(g, step=1)
     log.collect("model0")()
-    lines = [msgspec.json.decode(line) for line in (tmp_path / "step_000001.jsonl").read_bytes().splitlines()]
+    lines = [
+        msgspec.json.decode(line)
+        for line in (tmp_path / "trajectories" / "step_000001.jsonl").read_bytes().splitlines()
+    ]
     rows = [(g.group_id, t.sample_id) for g in groups for t in g.trajectories]
     kept = [rows[row] for row in kept_rows([group_id for group_id, _ in rows])]
     assert [(line["group_id"], line["sample_id"]) for line in lines] == kept

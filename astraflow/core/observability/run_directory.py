@@ -85,9 +85,10 @@ class RunDirectory:
     def trajectories(self) -> Path:
         return self.root / "trajectories"
 
-    def kept_trajectories(self, step: int) -> Path:
-        """What Dataflow keeps of the trajectories of `step`."""
-        return self.trajectories / f"step_{step:06d}.jsonl"
+    def kept_trajectories(self, step: int, model_id: str | None = None) -> Path:
+        """What Dataflow keeps of the trajectories of `step`; model_id: of a further model."""
+        whose = "" if model_id is None else f"_{_checked(model_id)}"
+        return self.trajectories / f"step_{step:06d}{whose}.jsonl"
 
     def trainer_logprobs(self, step: int, model_id: str) -> Path:
         """The trainer's logprobs of the trained ones among them."""
