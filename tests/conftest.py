@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +43,34 @@ SMALL_RUN = (
 def small_run() -> tuple[str, ...]:
     """Overrides of the quickstart: all programs and every part, steps of a second, nothing is learnt."""
     return SMALL_RUN
+
+
+@pytest.fixture(scope="session")
+def launch() -> Callable[..., subprocess.Popen[str]]:
+    """`astraflow run` of the quickstart as a process: (run directory, *overrides), what it says on its stdout."""
+
+    def start(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
+        recipe = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
+        command = [sys.executable, "-m", "astraflow.cli.main", "run", str(recipe), f"experiment.fileroot={run_dir}"]
+        return subprocess.Popen([*command, *overrides], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def follow() -> Callable[[subprocess.Popen[str], str], list[str]]:
+    """Read what a process says up to the line that holds the words; the lines."""
+
+    def read(process: subprocess.Popen[str], words: str) -> list[str]:
+        lines = []
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if words in line:
+                return lines
+        raise AssertionError(f"'{words}' was never said:\n{''.join(lines)}")
+
+    return read
 
 
 RUN_YAML = """\

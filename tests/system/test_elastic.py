@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,26 +31,24 @@ def test_what_the_live_services_can_do_is_what_a_run_gets() -> None:
     assert len(re.findall(r"episodes/s of", done.stdout)) == 4
 
 
-def test_a_killed_raas_among_several_does_not_end_the_run(small_run: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_killed_raas_among_several_does_not_end_the_run(
+    launch: Callable[..., subprocess.Popen[str]],
+    follow: Callable[[subprocess.Popen[str], str], list[str]],
+    small_run: tuple[str, ...],
+    tmp_path: Path,
+) -> None:
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "astraflow.cli.main", "run", str(ROOT / "examples" / "quickstart.yaml")]
-    overrides = [
+    process = launch(
+        run,
         *small_run,
-        f"experiment.fileroot={run}",
         "raas.instances=2",
         "trainer_base.total_train_steps=12",
         "trainer_base.evaluator.freq_steps=null",
-    ]
-    process = subprocess.Popen([*command, *overrides], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert process.stdout is not None
-    said = []
-    for line in process.stdout:
-        said.append(line)
-        if "step 3/" in line:
-            announced = RunDirectory(run, create=False).endpoint("raas-0")
-            assert announced is not None
-            os.kill(announced.pid, signal.SIGKILL)
-            break
+    )
+    said = follow(process, "step 3/")
+    announced = RunDirectory(run, create=False).endpoint("raas-0")
+    assert announced is not None
+    os.kill(announced.pid, signal.SIGKILL)
     rest, _ = process.communicate(timeout=120)
     assert process.returncode == 0, "".join(said) + rest
     assert "raas-0: killed by SIGKILL; raas-1 goes on" in rest

@@ -8,43 +8,20 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from astraflow.core.model import load_model
 
-ROOT = Path(__file__).parents[2]
-RECIPE = ROOT / "examples" / "quickstart.yaml"
 STOP_WITHIN_S = 10.0
 
+Launch = Callable[..., subprocess.Popen[str]]
+Follow = Callable[[subprocess.Popen[str], str], list[str]]
+
 pytestmark = pytest.mark.system
-
-
-def start(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "astraflow.cli.main",
-        "run",
-        str(RECIPE),
-        f"experiment.fileroot={run_dir}",
-        *overrides,
-    ]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def follow(process: subprocess.Popen[str], words: str) -> list[str]:
-    """Read lines up to the one that holds the words."""
-    lines = []
-    assert process.stdout is not None
-    for line in process.stdout:
-        lines.append(line)
-        if words in line:
-            return lines
-    raise AssertionError(f"'{words}' was never said:\n{''.join(lines)}")
 
 
 def processes_of(run_dir: Path) -> dict[int, str]:
@@ -60,9 +37,9 @@ def processes_of(run_dir: Path) -> dict[int, str]:
     return found
 
 
-def test_the_model_learns_by_the_whole_system(tmp_path: Path) -> None:
+def test_the_model_learns_by_the_whole_system(launch: Launch, follow: Follow, tmp_path: Path) -> None:
     steps = 30
-    process = start(tmp_path / "run", f"trainer_base.total_train_steps={steps}")
+    process = launch(tmp_path / "run", f"trainer_base.total_train_steps={steps}")
     lines = follow(process, "step 10/")
     pids = processes_of(tmp_path / "run")
     rest, _ = process.communicate(timeout=240)
@@ -98,9 +75,15 @@ def test_the_model_learns_by_the_whole_system(tmp_path: Path) -> None:
     ids=["raas", "trainer", "ctrl-c"],
 )
 def test_a_death_or_ctrl_c_in_the_middle_ends_everything(
-    small_run: tuple[str, ...], tmp_path: Path, victim: str, order: signal.Signals, exit_code: int
+    launch: Launch,
+    follow: Follow,
+    small_run: tuple[str, ...],
+    tmp_path: Path,
+    victim: str,
+    order: signal.Signals,
+    exit_code: int,
 ) -> None:
-    process = start(tmp_path / "run", "trainer_base.total_train_steps=5000", *small_run)
+    process = launch(tmp_path / "run", "trainer_base.total_train_steps=5000", *small_run)
     lines = follow(process, "step 3/")
     pids = processes_of(tmp_path / "run")
     targets = [pid for pid, command in pids.items() if victim and victim in command] or [process.pid]
@@ -116,8 +99,10 @@ def test_a_death_or_ctrl_c_in_the_middle_ends_everything(
     assert list((tmp_path / "run" / "endpoints").iterdir()) == []
 
 
-def test_nothing_outlives_a_launcher_that_is_killed(small_run: tuple[str, ...], tmp_path: Path) -> None:
-    process = start(tmp_path / "run", "trainer_base.total_train_steps=5000", *small_run)
+def test_nothing_outlives_a_launcher_that_is_killed(
+    launch: Launch, follow: Follow, small_run: tuple[str, ...], tmp_path: Path
+) -> None:
+    process = launch(tmp_path / "run", "trainer_base.total_train_steps=5000", *small_run)
     follow(process, "step 3/")
     waits = [os.pidfd_open(pid) for pid in processes_of(tmp_path / "run")]
     process.kill()

@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from astraflow.dashboard.episodes import sample_episodes
 from astraflow.dataflow.ledger_events import DropReason
 
 ROOT = Path(__file__).parents[2]
-RECIPE = ROOT / "examples" / "quickstart.yaml"
 LIMIT = 5_000_000
 RARE = {
     "m2po/eps_low", "m2po/eps_high", "m2po/moment", "ratio/current_version_max_dev", "rollout/lost/<reason>",
@@ -29,20 +27,10 @@ RARE = {
 pytestmark = pytest.mark.system
 
 
-def start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "astraflow.cli.main", "run", str(RECIPE), f"experiment.fileroot={folder / 'run'}"]
-    return subprocess.Popen(
-        [*command, *overrides],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+def run(launch: Callable[..., subprocess.Popen[str]], tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     folder = tmp_path_factory.mktemp("short")
-    process = start(folder, "trainer_base.total_train_steps=4", "dataflow.eval_datasets.held_out.size=20")
+    process = launch(folder / "run", "trainer_base.total_train_steps=4", "dataflow.eval_datasets.held_out.size=20")
     said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
     assert f"report: {folder}/run/report.html" in said
@@ -124,8 +112,10 @@ def test_engine_and_trainer_agree_where_no_weights_moved(run: RunDirectory) -> N
     assert max(current) < 1e-3
 
 
-def test_a_run_that_is_stopped_leaves_a_report(small_run: tuple[str, ...], tmp_path: Path) -> None:
-    process = start(tmp_path, "trainer_base.total_train_steps=5000", *small_run)
+def test_a_run_that_is_stopped_leaves_a_report(
+    launch: Callable[..., subprocess.Popen[str]], small_run: tuple[str, ...], tmp_path: Path
+) -> None:
+    process = launch(tmp_path / "run", "trainer_base.total_train_steps=5000", *small_run)
     assert process.stdout is not None
     for line in process.stdout:
         if "step 2/" in line:
