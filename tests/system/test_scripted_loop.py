@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.scripted import Rehearsal, ScriptedRaaS, example_rows
@@ -41,7 +42,7 @@ def outcomes(task: m.Task, version: int) -> list[float] | None:
 
 
 def test_twenty_steps_account_for_every_occurrence(tmp_path: Path) -> None:
-    log = TrajectoryLog(tmp_path / "trajectories", decode=lambda ids: " ".join(map(str, ids)))
+    log = TrajectoryLog(RunDirectory(tmp_path), decode=lambda ids: " ".join(map(str, ids)))
 
     async def body() -> None:
         rehearsal = Rehearsal(settings(tmp_path), eval_rows={"held_out": ROWS}, trajectories=log)
