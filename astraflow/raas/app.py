@@ -14,12 +14,13 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from astraflow.core.config import read_settings
-from astraflow.core.data import GenerationHyperparameters, Manifest, ModelRequest, ModelResponse
+from astraflow.core.data import GenerationHyperparameters, Manifest
 from astraflow.core.observability import lifeline, log
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.observability.spans import SpanLog
@@ -154,9 +155,6 @@ def raas_app(service: RaaSService, token: str) -> Any:
 
     evaluation = EvalLane(service)
 
-    async def answer(request: ModelRequest) -> ModelResponse:
-        return await generate(service.router, request)
-
     def route(path: str, request: type[Any], handler: Any) -> Endpoint:
         return Endpoint("POST", path, request, handler, envelope=True)
 
@@ -170,7 +168,7 @@ def raas_app(service: RaaSService, token: str) -> Any:
             route("/submit", m.SubmitRequest, service.submit),
             route("/pull", m.PullRequest, service.pull),
             route("/cancel", m.CancelRequest, service.cancel),
-            route("/generate", ModelRequest, answer),
+            route("/generate", m.GenerateRequest, partial(generate, service.router)),
             route("/notify_version", m.RaaSNotifyVersionRequest, service.notify_version),
             route("/pause", m.PauseRequest, service.pause),
             route("/resume", m.PauseRequest, service.resume),

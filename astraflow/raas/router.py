@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import uuid4
 
 import msgspec
@@ -18,7 +19,7 @@ import msgspec
 from astraflow.core.data import ModelRequest, ModelResponse, StopReason
 from astraflow.core.protocol.messages import VersionState
 from astraflow.errors import CallerError, DeadlineError, EngineError
-from astraflow.raas.engines.base import Engine
+from astraflow.raas.engines.base import Engine, Listener, Output
 from astraflow.raas.partial import continuation, joined
 
 GATE_DEADLINE = 300.0
@@ -102,7 +103,7 @@ class Router:
         gate.paused = False
         gate.settle()
 
-    async def agenerate(self, request: ModelRequest) -> ModelResponse:
+    async def agenerate(self, request: ModelRequest, listener: Listener | None = None) -> ModelResponse:
         """Generate with the engine of `request.model_id`; EngineError where its gate stays shut past the deadline."""
         model_id = self.resolve(request.model_id)
         gate = self._gates[model_id]
@@ -111,20 +112,22 @@ class Router:
         if request.model_id != model_id:
             request = msgspec.structs.replace(request, model_id=model_id)
         try:
-            parts = [await self._part(gate, request)]
+            parts = [await self._part(gate, request, listener)]
             while parts[-1].stop_reason is StopReason.ABORT and request.rid in gate.preempted:
                 gate.preempted.discard(request.rid)
                 if not gate.open.is_set():
                     await self._pass(model_id, gate)
-                parts.append(await self._part(gate, continuation(request, parts)))
+                rest = continuation(request, parts)
+                before = len(rest.input_ids) - len(request.input_ids)
+                parts.append(await self._part(gate, rest, listener and partial(_after, before, listener)))
         finally:
             gate.preempted.discard(request.rid)
         return joined(request, parts)
 
-    async def _part(self, gate: _Gate, request: ModelRequest) -> ModelResponse:
+    async def _part(self, gate: _Gate, request: ModelRequest, listener: Listener | None) -> ModelResponse:
         gate.in_flight.add(request.rid)
         try:
-            return await gate.engine.agenerate(request)
+            return await gate.engine.agenerate(request, listener)
         finally:
             gate.in_flight.discard(request.rid)
             if not gate.in_flight:
@@ -167,6 +170,11 @@ class Router:
         except TimeoutError as error:
             why = "is paused" if gate.paused else "has no verified version"
             raise EngineError(f"{model_id} {why}: a generation waited {GATE_DEADLINE:g} s") from error
+
+
+def _after(before: int, listener: Listener, start: int, output: Output) -> None:
+    """Tell a listener of tokens that follow `before` others."""
+    listener(before + start, output)
 
 
 class Session:

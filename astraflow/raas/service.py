@@ -74,7 +74,7 @@ class RaaSService:
     # ---- status ------------------------------------------------------------------------------------------------------
 
     def status(self) -> m.RaaSStatus:
-        loads = [engine.load() for engine in self.router.engines.values()]
+        loads = self._loads().values()
         errors = [updater.last_error for updater in self.updaters.values() if updater.last_error]
         status = "error" if self.broken else "ready" if len(self.router.versions) == len(self.updaters) else "starting"
         return m.RaaSStatus(
@@ -93,7 +93,10 @@ class RaaSService:
         )
 
     def availability(self) -> m.Availability:
-        return availability(self.table, self.max_concurrent, self.router.ready)
+        return availability(self.table, self.max_concurrent, self.router.ready, self._loads())
+
+    def _loads(self) -> dict[str, m.EngineLoad]:
+        return {model_id: engine.load() for model_id, engine in self.router.engines.items()}
 
     # ---- tasks -------------------------------------------------------------------------------------------------------
 

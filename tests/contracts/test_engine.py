@@ -11,7 +11,7 @@ import pytest
 from astraflow.core.data import GenerationHyperparameters, ModelRequest, ModelResponse, StopReason
 from astraflow.core.model import new_model
 from astraflow.errors import DataError, EngineError
-from astraflow.raas.engines.base import Engine
+from astraflow.raas.engines.base import Engine, Output
 from astraflow.raas.engines.embedded.engine import EmbeddedEngine
 from astraflow.raas.engines.scripted import ScriptedEngine
 
@@ -185,5 +185,47 @@ def test_a_malformed_request_is_refused_and_the_engine_goes_on(kind: str) -> Non
         with pytest.raises(DataError, match="temperature"):
             await engine.agenerate(request("cold", temperature=0.0))
         assert len((await engine.agenerate(request("good"))).output_tokens) == 8
+
+    run(kind, body)
+
+
+def test_a_listener_hears_the_tokens_of_the_answer_as_they_are_sampled(kind: str) -> None:
+    async def body(engine: Engine) -> None:
+        heard: list[int] = []
+        half = asyncio.Event()
+
+        def listener(before: int, output: Output) -> None:
+            assert before == len(heard)
+            assert len(output.tokens) == len(output.logprobs) == len(output.versions)
+            heard.extend(output.tokens.tolist())
+            half.set()
+
+        flight = asyncio.create_task(engine.agenerate(request(max_new_tokens=200), listener))
+        await half.wait()
+        assert not flight.done(), "the first tokens are heard before the last are sampled"
+        late: list[int] = []
+        await engine.agenerate(request(max_new_tokens=200), lambda before, output: late.append(before))
+        answer = (await flight).output_tokens.tolist()
+        assert answer[: len(heard)] == heard
+        assert all(before > 0 for before in late), "who joins late hears where it stands"
+        again: list[int] = []
+        await engine.agenerate(request(), lambda before, output: again.append(before))
+        assert again[:1] == [0], "a rid that is used anew is told from its beginning"
+
+    run(kind, body)
+
+
+def test_the_listener_of_an_aborted_request_hears_nothing_of_the_next(kind: str) -> None:
+    async def body(engine: Engine) -> None:
+        heard: list[int] = []
+        flight = asyncio.create_task(
+            engine.agenerate(request(max_new_tokens=900), lambda before, output: heard.append(before))
+        )
+        await asyncio.sleep(0)
+        await engine.abort(["r"])
+        await flight
+        count = len(heard)
+        await engine.agenerate(request(max_new_tokens=5))
+        assert len(heard) == count
 
     run(kind, body)

@@ -1,11 +1,14 @@
 """What pool and service do together: a bad instance among good ones, sessions, advice."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
 
 from astraflow.core.data import Failed
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.config import DataflowSettings
+from astraflow.dataflow.routing import Affinity
 from astraflow.dataflow.scripted import Outcome, Rehearsal, ScriptedRaaS, example_rows
 
 MakeSettings = Callable[..., DataflowSettings]
@@ -40,33 +43,36 @@ def test_a_bad_instance_is_in_quarantine_and_the_run_goes_on(make_settings: Make
     asyncio.run(scenario())
 
 
-def test_rows_of_a_session_go_to_one_instance(make_settings: MakeSettings) -> None:
+def test_rows_of_a_session_go_where_it_was_while_there_is_work_to_give(
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    divide, last, seen = Affinity.divide, {}, set()
+
+    def watched(self: Affinity, sessions: Mapping[int, str | None], shares: Mapping[str, int]) -> dict[str, list[int]]:
+        given = divide(self, sessions, shares)
+        for key, groups in given.items():
+            at_home = sum(last.get(sessions[group]) == key for group in groups)
+            wanted = sum(last.get(session) == key for session in sessions.values())
+            assert at_home == min(wanted, shares[key])
+        last.update({sessions[group]: key for key, groups in given.items() for group in groups})
+        seen.update(sessions.values())
+        return given
+
     async def scenario() -> None:
         rows = [{**row, "repository": f"r{i % 2}"} for i, row in enumerate(example_rows(40))]
         settings = make_settings(ledger={"durable": False}, pool={"session_key": "repository"})
         rehearsal = Rehearsal(settings, rows=rows)
-        raas = {uid: ScriptedRaaS(uid, Rehearsal.TOKEN, good, max_concurrency=32) for uid in ("a", "b")}
-        sessions: dict[str, set[str]] = {uid: set() for uid in raas}
         async with rehearsal.running():
-            for peer in raas.values():
-                await rehearsal.join(peer)
+            for uid in ("a", "b"):
+                await rehearsal.join(ScriptedRaaS(uid, Rehearsal.TOKEN, good, max_concurrency=32))
             trainer = rehearsal.trainer(batch_size=4)
             await trainer.begin()
-            await trainer.train()
-            for uid, peer in raas.items():
-                right = peer.submit
-
-                async def submit(request: m.SubmitRequest, uid: str = uid, right: object = right) -> object:
-                    sessions[uid].update(task.data["repository"] for task in request.tasks)
-                    return await right(request)  # type: ignore[operator]
-
-                peer.submit = submit  # type: ignore[method-assign, assignment]
-            for _ in range(5):
+            for _ in range(6):
                 await trainer.train()
-        # groups come in twos; each instance kept what it had first
-        assert sum(len(found) for found in sessions.values()) <= 3
 
+    monkeypatch.setattr(Affinity, "divide", watched)
     asyncio.run(scenario())
+    assert seen == {"r0", "r1"}
 
 
 def test_advice_is_told_and_waits_until_it_was_measured(make_settings: MakeSettings) -> None:

@@ -1,8 +1,10 @@
 import pytest
 
-from astraflow.core.protocol.messages import Task
+from astraflow.core.protocol.messages import EngineLoad, Task
 from astraflow.raas.capacity import availability
 from astraflow.raas.state import TaskTable
+
+LOAD = EngineLoad(running=1, queued=2, tokens_generated=3)
 
 
 @pytest.mark.parametrize(
@@ -13,6 +15,7 @@ def test_running_and_queued_groups_take_places(submitted: int, started: int, rea
     table = TaskTable()
     table.submit([Task(task_id=str(n), group_id=n, data={}) for n in range(submitted)], "default", "train")
     table.start(started)
-    answer = availability(table, 4, ready)
+    answer = availability(table, 4, ready, {"m": LOAD})
+    assert answer.engines == {"m": LOAD}
     assert answer.available == available
     assert (answer.inflight, answer.queued) == (started, submitted - started)

@@ -153,7 +153,7 @@ def test_a_pause_that_waits_too_long_says_for_what(monkeypatch: pytest.MonkeyPat
         slow = engine("model0", 10)
         router = opened(slow)
 
-        async def never(asked: ModelRequest) -> None:
+        async def never(*asked: object) -> None:
             await hold.wait()
 
         monkeypatch.setattr(slow, "agenerate", never)

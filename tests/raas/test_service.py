@@ -97,7 +97,9 @@ def test_at_most_max_concurrent_groups_run_and_the_rest_queues(raas) -> None:
     async def body(h) -> None:
         await h.register(workflow_id="default", workflow_cls="test_hangs", reward_fn=None)
         await h.submit("t1", "t2", "t3")
-        assert await h.client.availability() == m.Availability(available=0, inflight=2, max_concurrency=2, queued=1)
+        answer = await h.client.availability()
+        assert (answer.available, answer.inflight, answer.max_concurrency, answer.queued) == (0, 2, 2, 1)
+        assert answer.engines == {"model0": h.engine.load()}
         cancelled = await h.client.cancel(["t1", "unknown"])
         assert cancelled.cancelled == ["t1"]
         assert (await h.client.availability()).inflight == 2, "the next one took its place"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any, TypeVar
+
+import msgspec
 
 from astraflow.core.data import Manifest, ModelRequest, ModelResponse, decode
 from astraflow.core.protocol import messages as m
@@ -64,8 +67,10 @@ class DataflowClient(_Client):
 class RaaSClient(_Client):
     """What Dataflow and tools ask of a RaaS; the envelope is opened here."""
 
-    async def _call(self, path: str, request: m.Request, result: type[T], timeout: float | None = None) -> T:
-        reply = await self.peer.post(path, request, m.RaaSReply, timeout=timeout)
+    async def _call(self, path: str, request: msgspec.Struct, result: type[T], timeout: float | None = None) -> T:
+        return self._result(path, await self.peer.post(path, request, m.RaaSReply, timeout=timeout), result)
+
+    def _result(self, path: str, reply: m.RaaSReply, result: type[T]) -> T:
         if not reply.ok:
             raise PeerError(f"{self.url}{path}: {reply.error}")
         return decode(bytes(reply.result), result)
@@ -89,8 +94,20 @@ class RaaSClient(_Client):
         return await self._call("/cancel", m.CancelRequest(task_ids=task_ids), m.CancelResult)
 
     async def generate(self, request: ModelRequest, timeout: float = 300.0) -> ModelResponse:
-        reply = await self.peer.post("/generate", request, m.RaaSReply, timeout=timeout)
-        return decode(bytes(reply.result), ModelResponse)
+        return await self._call("/generate", request, ModelResponse, timeout)
+
+    async def stream(self, request: m.GenerateRequest, timeout: float = 300.0) -> AsyncIterator[m.GeneratedPart]:
+        """What `generate` gives, part by part, each at most `timeout` seconds after the one before.
+
+        The last part has the stop reason. PeerError where the peer fails or goes away before it.
+        """
+        request, ended = msgspec.structs.replace(request, stream=True), False
+        async for reply in self.peer.stream("/generate", request, m.RaaSReply, timeout=timeout):
+            part = self._result("/generate", reply, m.GeneratedPart)
+            ended = part.stop_reason is not None
+            yield part
+        if not ended:
+            raise PeerError(f"{self.url}/generate: the stream ended before its last part")
 
     async def notify_version(
         self, request: m.RaaSNotifyVersionRequest, timeout: float = 300.0

@@ -11,7 +11,7 @@ import asyncio
 import hmac
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -22,10 +22,11 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.responses import StreamingResponse
 
 from astraflow.core.data import decode, encode
 from astraflow.core.protocol.messages import ErrorBody
-from astraflow.core.protocol.openapi import MSGPACK, Described, reply_of
+from astraflow.core.protocol.openapi import FRAMES, MSGPACK, Described, part_of, reply_of
 from astraflow.errors import (
     AstraFlowError,
     CallerError,
@@ -54,7 +55,11 @@ is sent into one that is being closed."""
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A msgpack route: the body (for GET, the query) becomes `request`, what `handler` returns becomes the reply."""
+    """A msgpack route: the body (for GET, the query) becomes `request`, what `handler` returns becomes the reply.
+
+    A handler that returns an async iterator is answered in frames: 4 bytes, little-endian, say how many follow; these
+    are one reply (an error, where one ends the iteration).
+    """
 
     method: str
     path: str
@@ -96,8 +101,8 @@ def describe(name: str, endpoints: Sequence[Endpoint | StatusEndpoint]) -> Descr
         if isinstance(endpoint, StatusEndpoint):
             described.json(endpoint.path, endpoint.reply or reply_of(endpoint.handler))
         else:
-            reply = reply_of(endpoint.handler)
-            described.msgpack(endpoint.method, endpoint.path, endpoint.request, reply, endpoint.envelope)
+            replies = reply_of(endpoint.handler), part_of(endpoint.handler)
+            described.msgpack(endpoint.method, endpoint.path, endpoint.request, *replies, endpoint.envelope)
     return described
 
 
@@ -128,6 +133,26 @@ class Peer:
         response = await self._send("POST", path, timeout, content=encode(request), headers=headers)
         return self._decode(path, response, reply)
 
+    async def stream(
+        self, path: str, request: msgspec.Struct, reply: type[T], *, timeout: float | None = None
+    ) -> AsyncIterator[T]:
+        """POST a struct and decode the frames of the answer as they come, `timeout` seconds apart at most."""
+        limit = httpx.USE_CLIENT_DEFAULT if timeout is None else timeout
+        body: dict[str, Any] = {"content": encode(request), "headers": {"Content-Type": MSGPACK}}
+        with self._failures(path):
+            async with self._client.stream("POST", path, timeout=limit, **body) as response:
+                if response.status_code >= 400:
+                    await response.aread()
+                    raise self._error(path, response)
+                buffer = b""
+                async for chunk in response.aiter_raw():
+                    buffer += chunk
+                    while len(buffer) >= 4 and len(buffer) >= (end := 4 + int.from_bytes(buffer[:4], "little")):
+                        yield self._decoded(path, buffer[4:end], reply)
+                        buffer = buffer[end:]
+                if buffer:
+                    raise PeerError(f"{self.url}{path}: the answer ends within a frame")
+
     async def get(
         self, path: str, reply: type[T], *, params: dict[str, Any] | None = None, timeout: float | None = None
     ) -> T:
@@ -140,15 +165,20 @@ class Peer:
 
     async def _send(self, method: str, path: str, timeout: float | None, **body: Any) -> httpx.Response:
         limit = httpx.USE_CLIENT_DEFAULT if timeout is None else timeout
-        try:
+        with self._failures(path):
             response = await self._client.request(method, path, timeout=limit, **body)
+        if response.status_code >= 400:
+            raise self._error(path, response)
+        return response
+
+    @contextmanager
+    def _failures(self, path: str) -> Iterator[None]:
+        try:
+            yield
         except httpx.TimeoutException as error:
             raise DeadlineError(f"{self.url}{path} did not answer in time ({type(error).__name__})") from error
         except httpx.HTTPError as error:
             raise PeerError(f"{self.url}{path}: {type(error).__name__}: {error}") from error
-        if response.status_code >= 400:
-            raise self._error(path, response)
-        return response
 
     def _error(self, path: str, response: httpx.Response) -> AstraFlowError:
         try:
@@ -169,10 +199,16 @@ class Peer:
         return PeerError(message)
 
     def _decode(self, path: str, response: httpx.Response, reply: type[T]) -> T:
+        if response.headers.get("content-type") == MSGPACK:
+            return self._decoded(path, response.content, reply)
         try:
-            if response.headers.get("content-type") == MSGPACK:
-                return decode(response.content, reply)
             return msgspec.json.decode(response.content, type=reply)
+        except msgspec.MsgspecError as error:
+            raise PeerError(f"{self.url}{path}: broken reply: {error}") from error
+
+    def _decoded(self, path: str, body: bytes, reply: type[T]) -> T:
+        try:
+            return decode(body, reply)
         except (DataError, msgspec.MsgspecError) as error:
             raise PeerError(f"{self.url}{path}: broken reply: {error}") from error
 
@@ -202,11 +238,29 @@ def _msgpack_route(endpoint: Endpoint, token: str) -> Callable[[Request], Awaita
                 result = await endpoint.handler(message)
         except AstraFlowError as error:
             return Response(encode(_error_body(error)), error.status, media_type=MSGPACK)
-        if endpoint.envelope:
-            result = {"ok": True, "result": result}
-        return Response(encode(result), media_type=MSGPACK)
+        if isinstance(result, AsyncIterator):
+            return StreamingResponse(_frames(endpoint, result), media_type=FRAMES)
+        return Response(_body_of(endpoint, result), media_type=MSGPACK)
 
     return route
+
+
+async def _frames(endpoint: Endpoint, parts: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+    """Each part behind its length; an error is the last one."""
+    try:
+        with _handling(endpoint.path):
+            async for part in parts:
+                yield _framed(_body_of(endpoint, part))
+    except AstraFlowError as error:
+        yield _framed(encode(_error_body(error)))
+
+
+def _framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "little") + body
+
+
+def _body_of(endpoint: Endpoint, result: Any) -> bytes:
+    return encode({"ok": True, "result": result} if endpoint.envelope else result)
 
 
 @contextmanager

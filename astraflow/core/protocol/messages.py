@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
-from astraflow.core.data import Batch, Manifest
+from astraflow.core.data import Batch, Manifest, ModelRequest, StopReason
 from astraflow.core.data.trajectory import GroupResult, Row
 
 Blob = bytes
@@ -400,11 +401,46 @@ class RaaSStatus(Reply, frozen=True, kw_only=True):
     """tokens_generated and other counters since the start."""
 
 
+class EngineLoad(Reply, frozen=True, kw_only=True):
+    """How busy an engine is."""
+
+    running: int
+    """Sequences that are being decoded."""
+    queued: int
+    """Requests waiting for a place."""
+    tokens_generated: int
+    """Tokens sampled since the engine started."""
+
+
 class Availability(Reply, frozen=True, kw_only=True):
+    """GET /availability; places count groups."""
+
     available: int
     inflight: int
     max_concurrency: int
     queued: int
+    engines: dict[str, EngineLoad] = {}
+    """By model_id."""
+
+
+class GenerateRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /generate: a request to an engine, from outside."""
+
+    stream: bool = False
+    """Answer with GeneratedParts while tokens are sampled; otherwise with one ModelResponse."""
+
+
+class GeneratedPart(Reply, frozen=True, kw_only=True):
+    """The tokens that were sampled since the part before; the three arrays have one length, also 0."""
+
+    output_tokens: np.ndarray
+    """int32 [T]"""
+    output_logprobs: np.ndarray
+    """float32 [T]"""
+    output_versions: np.ndarray
+    """int32 [T]"""
+    stop_reason: StopReason | None = None
+    """Of the last part; None: more parts follow."""
 
 
 # ---- Weight sender agent -------------------------------------------------------------------------------------------

@@ -7,8 +7,11 @@ schemas say which fields there are, and `WireArray` is how an array travels.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any, get_type_hints
+from collections.abc import AsyncIterator, Callable
+from functools import partial, reduce
+from operator import or_
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -17,6 +20,8 @@ from astraflow.core.data.codec import WireArray
 from astraflow.core.protocol import messages as m
 
 MSGPACK = "application/msgpack"
+FRAMES = "application/vnd.astraflow.frames"
+"""Replies in msgpack, each behind its length of 4 bytes, little-endian."""
 REF = "#/components/schemas/{name}"
 
 ADVICE = m.Advice(action="grow", instances=1, reason="trainers wait 40% of the time, 3% of the places are idle")
@@ -98,18 +103,23 @@ class Described:
             content = {"application/json": body}
         self._add("get", path, {}, content)
 
-    def msgpack(self, method: str, path: str, request: type[Any], reply: Any, envelope: bool) -> None:
-        """A route whose reply, and whose body unless it is a GET, is msgpack."""
-        schema = self._schema(reply)
-        if envelope:
-            ok = {"type": "boolean", "const": True}
-            schema = {"type": "object", "properties": {"ok": ok, "result": schema}, "required": ["ok", "result"]}
+    def msgpack(self, method: str, path: str, request: type[Any], reply: Any, part: Any, envelope: bool) -> None:
+        """A route whose reply, and whose body unless it is a GET, is msgpack. part: of a reply in frames, or None."""
+        content = {}
+        for kind, media_type in ((reply, MSGPACK), (part, FRAMES)):
+            if kind is None:
+                continue
+            schema = self._schema(kind)
+            if envelope:
+                ok = {"type": "boolean", "const": True}
+                schema = {"type": "object", "properties": {"ok": ok, "result": schema}, "required": ["ok", "result"]}
+            content[media_type] = {"schema": schema}
         given: dict[str, Any]
         if method == "GET":
             given = {"parameters": self._parameters(path, request)}
         else:
             given = {"requestBody": {"required": True, "content": {MSGPACK: {"schema": self._schema(request)}}}}
-        self._add(method.lower(), path, given, {MSGPACK: {"schema": schema}})
+        self._add(method.lower(), path, given, content)
 
     def document(self) -> dict[str, Any]:
         schemas, components = msgspec.json.schema_components(self._types, schema_hook=_array, ref_template=REF)
@@ -152,8 +162,21 @@ class Described:
 
 
 def reply_of(handler: Callable[..., Any]) -> Any:
-    """What a handler says that it returns; Any where it does not."""
-    return get_type_hints(handler).get("return", Any)
+    """What a handler says that it returns, streams apart; Any where it does not say."""
+    whole = [kind for kind in _returned(handler) if get_origin(kind) is not AsyncIterator]
+    return reduce(or_, whole) if whole else None
+
+
+def part_of(handler: Callable[..., Any]) -> Any:
+    """What the stream consists of that a handler may return; None where it returns none."""
+    streams = [kind for kind in _returned(handler) if get_origin(kind) is AsyncIterator]
+    return get_args(streams[0])[0] if streams else None
+
+
+def _returned(handler: Callable[..., Any]) -> tuple[Any, ...]:
+    function = handler.func if isinstance(handler, partial) else handler
+    kind = get_type_hints(function).get("return", Any)
+    return get_args(kind) if isinstance(kind, UnionType) else (kind,)
 
 
 def _array(kind: type[Any]) -> dict[str, Any]:

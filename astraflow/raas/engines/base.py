@@ -10,12 +10,12 @@ Laws that every engine keeps (tests/contracts/test_engine.py runs on all of them
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-import msgspec
 import numpy as np
 
 from astraflow.core.data import GenerationHyperparameters, ModelRequest, ModelResponse
+from astraflow.core.protocol.messages import EngineLoad
 
 T = TypeVar("T")
 
@@ -23,15 +23,24 @@ Weights = Mapping[str, Any]
 """Hugging Face name → the engine's live tensor, tied ones once; whoever is handed it writes in place."""
 
 
-class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """How busy an engine is."""
+class Output(NamedTuple):
+    """Sampled tokens with what belongs to each."""
 
-    running: int
-    """Sequences that are being decoded."""
-    queued: int
-    """Requests waiting for a place."""
-    tokens_generated: int
-    """Tokens sampled since the engine started."""
+    tokens: np.ndarray
+    """int32 [T]"""
+    logprobs: np.ndarray
+    """float32 [T]"""
+    versions: np.ndarray
+    """int32 [T]"""
+
+    def since(self, count: int) -> Output:
+        """What follows the first `count` tokens."""
+        return Output(self.tokens[count:], self.logprobs[count:], self.versions[count:])
+
+
+Listener = Callable[[int, Output], None]
+"""Hears (how many tokens came before, tokens) of a request while it is answered, in the event loop. An engine calls it
+as often as it likes, perhaps never: what a listener lacks in the end is in the answer."""
 
 
 class EngineFacts(Protocol):
@@ -60,7 +69,7 @@ class Scorer(Protocol):
 class Engine(EngineFacts, Protocol):
     """Generates tokens under versioned weights. All coroutines belong to one event loop."""
 
-    async def agenerate(self, request: ModelRequest) -> ModelResponse:
+    async def agenerate(self, request: ModelRequest, listener: Listener | None = None) -> ModelResponse:
         """Generate. The same rid in flight twice is one request; a cancelled wait aborts it.
 
         Raises EngineError for a request that cannot be served; an aborted one returns what it had, stop reason abort.

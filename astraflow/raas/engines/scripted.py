@@ -9,8 +9,9 @@ from typing import TypeVar
 import numpy as np
 
 from astraflow.core.data import GenerationHyperparameters, ModelRequest, ModelResponse, StopReason
+from astraflow.core.protocol.messages import EngineLoad
 from astraflow.errors import EngineError
-from astraflow.raas.engines.base import EngineLoad, Weights
+from astraflow.raas.engines.base import Listener, Output, Weights
 
 T = TypeVar("T")
 
@@ -44,6 +45,7 @@ class ScriptedEngine:
         self._unsupported = frozenset(unsupported)
         self._tasks: dict[str, asyncio.Task[ModelResponse]] = {}
         self._waiters: dict[str, int] = {}
+        self._listeners: dict[str, list[Listener]] = {}
         self._aborted: set[str] = set()
         self._tokens = 0
         self._closed = False
@@ -61,13 +63,15 @@ class ScriptedEngine:
     def load(self) -> EngineLoad:
         return EngineLoad(running=len(self._tasks), queued=0, tokens_generated=self._tokens)
 
-    async def agenerate(self, request: ModelRequest) -> ModelResponse:
+    async def agenerate(self, request: ModelRequest, listener: Listener | None = None) -> ModelResponse:
         self._check_open()
         request.check()
         self.supports(request.gconfig)
         rid = request.rid
         if rid not in self._tasks:
             self._tasks[rid] = asyncio.create_task(self._answer(request))
+        if listener is not None:
+            self._listeners.setdefault(rid, []).append(listener)
         self._waiters[rid] = self._waiters.get(rid, 0) + 1
         task = self._tasks[rid]
         try:
@@ -98,6 +102,7 @@ class ScriptedEngine:
             return await self._play(request)
         finally:
             self._aborted.discard(request.rid)
+            self._listeners.pop(request.rid, None)
             del self._tasks[request.rid]
 
     async def _play(self, request: ModelRequest) -> ModelResponse:
@@ -118,19 +123,26 @@ class ScriptedEngine:
             tokens.append(token)
             versions.append(self._version)
             self._tokens += 1
+            for listener in self._listeners.get(request.rid, ()):
+                listener(len(tokens) - 1, self._output(tokens[-1:], versions[-1:]))
             if token in ends and len(tokens) > config.min_new_tokens:
                 reason = StopReason.STOP
                 break
         else:
             if len(planned) < budget:
                 raise EngineError(f"the script for {request.rid} ends after {len(planned)} tokens without an end token")
+        output = self._output(tokens, versions)
         return ModelResponse(
             input_tokens=request.input_ids.astype(np.int32),
-            output_tokens=np.array(tokens, np.int32),
-            output_logprobs=np.full(len(tokens), self._logprob, np.float32),
-            output_versions=np.array(versions, np.int32),
+            output_tokens=output.tokens,
+            output_logprobs=output.logprobs,
+            output_versions=output.versions,
             stop_reason=reason,
         ).check()
+
+    def _output(self, tokens: Sequence[int], versions: Sequence[int]) -> Output:
+        logprobs = np.full(len(tokens), self._logprob, np.float32)
+        return Output(np.array(tokens, np.int32), logprobs, np.array(versions, np.int32))
 
     def _look_up(self, request: ModelRequest) -> list[int]:
         if isinstance(self._script, Mapping):

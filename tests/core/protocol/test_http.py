@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import httpx
 import msgspec
@@ -192,3 +193,63 @@ def test_a_client_lets_go_of_an_idle_connection_before_its_server_does() -> None
     assert 2 * pool._keepalive_expiry <= server._uvicorn.config.timeout_keep_alive
     server.close()
     asyncio.run(peer.close())
+
+
+class Parts:
+    """A route that answers with one part, then waits to be let go on."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    async def route(self, request: m.Empty) -> AsyncIterator[m.SenderVersion]:
+        return self.parts()
+
+    async def parts(self) -> AsyncIterator[m.SenderVersion]:
+        try:
+            yield m.SenderVersion(version=1)
+            await self.go_on.wait()
+            yield m.SenderVersion(version=2)
+            raise DeadlineError("nothing more came")
+        finally:
+            self.ended.set()
+
+
+@asynccontextmanager
+async def streaming() -> AsyncIterator[tuple[Parts, Peer]]:
+    parts = Parts()
+    server = Server(build_app("test", TOKEN, [Endpoint("POST", "/parts", m.Empty, parts.route)]))
+    serving = asyncio.create_task(server.serve())
+    peer = Peer(server.url, TOKEN, timeout=20)
+    try:
+        async with asyncio.timeout(20):
+            yield parts, peer
+    finally:
+        await peer.close()
+        server.stop()
+        await serving
+
+
+def test_parts_arrive_while_the_answer_is_made_and_an_error_ends_it() -> None:
+    async def body() -> None:
+        async with streaming() as (parts, peer):
+            stream = peer.stream("/parts", m.Empty(), dict)
+            assert await anext(stream) == {"version": 1}
+            parts.go_on.set()
+            assert await anext(stream) == {"version": 2}
+            assert (await anext(stream))["error"] == "nothing more came"
+            with pytest.raises(StopAsyncIteration):
+                await anext(stream)
+
+    asyncio.run(body())
+
+
+def test_a_peer_that_leaves_in_mid_stream_ends_what_made_it() -> None:
+    async def body() -> None:
+        async with streaming() as (parts, peer):
+            stream = peer.stream("/parts", m.Empty(), dict)
+            await anext(stream)
+            await stream.aclose()
+            await parts.ended.wait()
+
+    asyncio.run(body())

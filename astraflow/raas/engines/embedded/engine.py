@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as List
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -28,10 +28,11 @@ import torch
 
 from astraflow.core.data import GenerationHyperparameters, ModelRequest, ModelResponse, StopReason
 from astraflow.core.model import Decoder, load_model, named_weights, return_large_blocks
+from astraflow.core.protocol.messages import EngineLoad
 from astraflow.core.text import Tokenizer, load_tokenizer
 from astraflow.errors import AstraFlowError, EngineError
-from astraflow.raas.engines.base import EngineLoad, Weights
-from astraflow.raas.engines.embedded.runner import Output, Runner
+from astraflow.raas.engines.base import Listener, Output, Weights
+from astraflow.raas.engines.embedded.runner import Runner
 from astraflow.raas.engines.embedded.scheduler import Scheduler, Sequence
 from astraflow.raas.engines.embedded.scoring import score
 
@@ -46,6 +47,7 @@ class _Ticket:
 
     future: asyncio.Future[ModelResponse]
     waiters: int = 0
+    listeners: list[Listener] = field(default_factory=list)
 
 
 class EmbeddedEngine:
@@ -82,6 +84,8 @@ class EmbeddedEngine:
         self._weights: Weights = dict(named_weights(decoder))
         self._watched: list[Sequence] = []
         """Running sequences that have stop strings."""
+        self._heard: dict[str, int] = {}
+        """Requests with listeners, and how many tokens these have heard of."""
         self._tickets: dict[str, _Ticket] = {}
         self._updates: set[asyncio.Future[Any]] = set()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -124,7 +128,7 @@ class EmbeddedEngine:
             tokens_generated=self._tokens_generated,
         )
 
-    async def agenerate(self, request: ModelRequest) -> ModelResponse:
+    async def agenerate(self, request: ModelRequest, listener: Listener | None = None) -> ModelResponse:
         self._check_open()
         ticket = self._tickets.get(request.rid)
         if ticket is None:
@@ -133,6 +137,9 @@ class EmbeddedEngine:
                 return _response(sequence, _NOTHING, StopReason.LENGTH, time.perf_counter())
             ticket = self._tickets[request.rid] = _Ticket(self._running_loop().create_future())
             self._inbox.put(lambda: self._scheduler.submit(sequence))
+        if listener is not None:
+            ticket.listeners.append(listener)
+            self._inbox.put(lambda: self._hear(request.rid))
         ticket.waiters += 1
         try:
             return await asyncio.shield(ticket.future)
@@ -217,6 +224,7 @@ class EmbeddedEngine:
             sequence.first_token = now
             if sequence.request.gconfig.stop:
                 self._watched.append(sequence)
+        self._tell_listeners()
         stopped = self._stopped_by_text()
         answers = self._end([row for row in ended if row not in stopped], now)
         self._deliver(answers + self._end(stopped, now, StopReason.STOP))
@@ -245,6 +253,22 @@ class EmbeddedEngine:
                 answer = _response(sequence, output, reason or _reason(sequence, output), now)
             answers.append((sequence.request.rid, answer))
         return answers
+
+    def _hear(self, rid: str) -> None:
+        if self._scheduler.has(rid):
+            self._heard.setdefault(rid, 0)
+
+    def _tell_listeners(self) -> None:
+        """Pass on what was sampled since the last step."""
+        if not self._heard:
+            return
+        rows = [one for one in self._scheduler.rows if one is not None and one.request.rid in self._heard]
+        news = []
+        for one, output in zip(rows, self._runner.peek([one.row for one in rows]), strict=True):
+            before = self._heard[one.request.rid]
+            self._heard[one.request.rid] = len(output.tokens)
+            news.append((one.request.rid, before, output.since(before)))
+        self._tell(self._relay, news)
 
     def _stopped_by_text(self) -> list[int]:
         """Rows whose last token has completed one of their stop strings."""
@@ -279,6 +303,8 @@ class EmbeddedEngine:
         self._stopping = True
 
     def _deliver(self, answers: list[tuple[str, Any]]) -> None:
+        for rid, _ in answers:
+            self._heard.pop(rid, None)
         if answers:
             self._tell(self._resolve, answers)
 
@@ -298,6 +324,12 @@ class EmbeddedEngine:
                 _settle(ticket.future, answer)
             else:
                 ticket.future.cancel()
+
+    def _relay(self, news: list[tuple[str, int, Output]]) -> None:
+        for rid, before, output in news:
+            if rid in self._tickets:
+                for listener in self._tickets[rid].listeners:
+                    listener(before, output)
 
     def _give_up(self) -> None:
         gone = EngineError(f"the engine of {self.model_id} has stopped")

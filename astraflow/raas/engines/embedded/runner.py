@@ -7,30 +7,19 @@ device, the rows that have ended.
 from __future__ import annotations
 
 from collections.abc import Sequence as List
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from astraflow.core.model import Decoder
+from astraflow.raas.engines.base import Output
 from astraflow.raas.engines.embedded.cache import DecodeAttention, KVCache, PrefillAttention
 from astraflow.raas.engines.embedded.sampling import Sampler
 from astraflow.raas.engines.embedded.scheduler import Plan, Sequence
 
 PREFILL_TOKENS = 4096
 """Prompt tokens of one prefill pass; bounds the memory of its activations."""
-
-
-class Output(NamedTuple):
-    """What a row has sampled so far."""
-
-    tokens: np.ndarray
-    """int32 [T]"""
-    logprobs: np.ndarray
-    """float32 [T]"""
-    versions: np.ndarray
-    """int32 [T]"""
 
 
 class Runner:

@@ -76,6 +76,10 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.waiting and len(self._free) == len(self.rows)
 
+    def has(self, rid: str) -> bool:
+        """Whether a request waits or runs."""
+        return any(one is not None and one.request.rid == rid for one in (*self.waiting, *self.rows))
+
     def submit(self, sequence: Sequence) -> None:
         """Queue a request."""
         self.waiting.append(sequence)
