@@ -23,7 +23,7 @@ def bench_dataflow(seconds: float, durable: bool, json: Path | None) -> None:
     typer.echo(f"GET /batch while groups come: p50 {t.batch_ms['p50']:.1f} ms, p95 {t.batch_ms['p95']:.1f} ms")
     typer.echo(f"GET /batch of 256 x 1,000 tokens that are ready: {result.ready_batch_ms:.1f} ms")
     typer.echo(f"memory of Dataflow: {t.memory_mb[0]:.0f} MB after the warm-up, {t.memory_mb[1]:.0f} MB at the end")
-    for in_flight, cost in result.group_cost_us.items():
-        typer.echo(f"ledger, one group with {in_flight:,} in flight: {cost:.1f} us")
+    for buffered, cost in result.episode_cost_us.items():
+        typer.echo(f"one episode with {buffered:,} in the buffer: {cost:.1f} us")
     if json is not None:
         write_summary(result, json)

@@ -3,7 +3,7 @@
 throughput   Dataflow and a scripted RaaS as processes, over loopback; a trainer that only counts. Each episode goes
              submit → pull → ledger → curation → batch
 batch        GET /batch of 256 × 1,000 tokens that are ready, as the trainer waits for it
-cost         one group from issue to trained, in process, with 10^3 to 10^6 groups in flight beside it
+cost         one episode from issue to trained, in process, with 10^3 to 10^6 episodes in the buffer beside it
 memory       resident size of the Dataflow process, before and after
 """
 
@@ -24,15 +24,14 @@ from astraflow.core.observability.lifeline import Child, await_announcement, spa
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.protocol import DataflowClient
 from astraflow.core.text.tiny import tiny_tokenizer
+from astraflow.dataflow.bench_buffer import episode_cost_us
 from astraflow.dataflow.config import DataflowSettings
-from astraflow.dataflow.ledger import Acknowledge, Curate, Event, Finish, GroupKey, Issue, Lease, Ledger, Serve
 from astraflow.dataflow.scripted import ScriptedTrainer
 from astraflow.dataflow.scripted_app import ScriptedRaaSSettings
 from astraflow.errors import DataError
 
 START_S = 60.0
 WARM_UP_STEPS = 3
-KEY = GroupKey("model0")
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -69,14 +68,14 @@ class DataflowBench(msgspec.Struct, frozen=True, kw_only=True):
     throughput: Throughput
     ready_batch_ms: float
     """Median of GET /batch of 256 × 1,000 tokens when its groups are ready."""
-    group_cost_us: dict[int, float]
-    """Groups in flight → microseconds of one more, from issue to trained, in the ledger."""
+    episode_cost_us: dict[int, float]
+    """Episodes in the buffer → microseconds of one more, from issue to trained."""
 
 
 def bench(
     directory: Path, seconds: float, *, durable: bool = True, sizes: Sequence[int] = (10**3, 10**4, 10**5, 10**6)
 ) -> DataflowBench:
-    """Measure in fresh run directories; `sizes`: groups in flight beside the one whose cost is measured."""
+    """Measure in fresh run directories; `sizes`: episodes in the buffer beside the one whose cost is measured."""
     steady = Load(groups=32, n_samples=8, tokens=512, in_flight=192)
     throughput = asyncio.run(_throughput(directory / "throughput", steady, seconds, durable))
     large = Load(groups=32, n_samples=8, tokens=1000, in_flight=192)
@@ -84,30 +83,8 @@ def bench(
         durable=durable,
         throughput=throughput,
         ready_batch_ms=round(asyncio.run(_ready_batch(directory / "batch", large, durable)), 2),
-        group_cost_us={n: round(group_cost_us(n), 2) for n in sizes},
+        episode_cost_us={n: round(episode_cost_us(n), 2) for n in sizes},
     )
-
-
-def group_cost_us(in_flight: int, groups: int = 2000) -> float:
-    """Microseconds of ledger work for a group, with so many others in flight beside it."""
-    ledger = Ledger()
-    for number in range(in_flight):
-        ledger.handle(Issue(number))
-    for number in range(0, in_flight, 256):
-        ledger.handle(Lease(tuple(range(number + 1, min(number + 256, in_flight) + 1)), "others", 1.0))
-    started = time.perf_counter()
-    for number in range(in_flight + 1, in_flight + groups + 1):
-        events: Sequence[Event] = (
-            Issue(0),
-            Lease((number,), "mine", 1.0),
-            Finish(number, "mine", (KEY,)),
-            Curate(number),
-            Serve((number,), number),
-            Acknowledge("model0"),
-        )
-        for event in events:
-            ledger.handle(event)
-    return (time.perf_counter() - started) / groups * 1e6
 
 
 class Processes:
