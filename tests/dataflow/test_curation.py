@@ -1,5 +1,6 @@
 """What a finished occurrence becomes, in order and with counted reasons."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -126,9 +127,10 @@ def test_somebody_elses_trajectory_is_refused(task: m.Task, model: str, message:
         groups_of(OCCURRENCE, group_result(task, [1.0], model_id=model), ["model0"])
 
 
-def test_nan_reward_is_refused() -> None:
-    with pytest.raises(DataError, match="reward is nan"):
-        groups_of(OCCURRENCE, result(float("nan")), ["model0"])
+@pytest.mark.parametrize("reward", ["nan", "inf", "1e+300"])
+def test_a_reward_that_is_no_float32_number_is_refused(reward: str) -> None:
+    with pytest.raises(DataError, match=re.escape(f"reward is {reward}")):
+        groups_of(OCCURRENCE, result(float(reward)), ["model0"])
 
 
 def test_shuffled_rewards_are_a_seeded_permutation_inside_the_group() -> None:

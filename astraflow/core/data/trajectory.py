@@ -59,12 +59,21 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
 
+LARGEST_REWARD = 3.4e38
+"""About float32's largest number."""
+
+
 class Value(msgspec.Struct, frozen=True, tag="value"):
     """A reward: an answer that cannot be parsed is Value(0)."""
 
     value: float
     parts: dict[str, float] = {}
     """Named components, for display."""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it stays finite in a batch, which holds float32."""
+        return math.isfinite(self.value) and abs(self.value) <= LARGEST_REWARD
 
 
 class Invalid(msgspec.Struct, frozen=True, tag="invalid"):
@@ -104,7 +113,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise DataError(f"trajectory {self.sample_id} of task {self.task_id} has no turns")
         for number, turn in enumerate(self.turns):
             turn.check(f"turn {number} of trajectory {self.sample_id} of task {self.task_id}")
-        if isinstance(self.reward, Value) and not math.isfinite(self.reward.value):
+        if isinstance(self.reward, Value) and not self.reward.is_number:
             raise DataError(f"trajectory {self.sample_id} of task {self.task_id}: reward is {self.reward.value}")
         return self
 

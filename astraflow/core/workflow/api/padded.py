@@ -17,10 +17,8 @@ import numpy as np
 
 from astraflow.core.data import (
     Failed,
-    Invalid,
     ModelRequest,
     ModelResponse,
-    Reward,
     StopReason,
     Trajectory,
     Turn,
@@ -29,6 +27,7 @@ from astraflow.core.data import (
 from astraflow.core.data.trajectory import Episode, EpisodeResult
 from astraflow.core.workflow.api.engine_api import InferenceEngine
 from astraflow.core.workflow.api.group import GroupTask
+from astraflow.core.workflow.reward.outcome import to_reward
 from astraflow.errors import DataError
 
 TOKEN_KEYS = ("input_ids", "loss_mask", "logprobs", "versions", "attention_mask")
@@ -121,7 +120,7 @@ def episodes_of(padded: Mapping[str, Any], group: GroupTask, stops: StopLog | No
             sample_id=group.sample_id(int(samples[row])),
             model_id=_model_id(arrays, row, group.model_id),
             turns=turns,
-            reward=_reward(float(arrays["rewards"][row])),
+            reward=to_reward(arrays["rewards"][row]),
             stop=stops.of(turns) if stops is not None else StopReason.STOP,
         )
         trajectories[samples[row]].append(trajectory.check())
@@ -216,10 +215,6 @@ def _turns(arrays: Mapping[str, np.ndarray], row: int, length: int) -> tuple[Tur
         turn = Turn(ids=ids[cut], mask=mask[cut], logprobs=logprobs[cut], versions=versions[cut])
         turns.append(turn.check(f"row {row}, turn {number}"))
     return tuple(turns)
-
-
-def _reward(value: float) -> Reward:
-    return Value(value) if np.isfinite(value) else Invalid("nan")
 
 
 def _model_id(arrays: Mapping[str, np.ndarray], row: int, default: str) -> str:

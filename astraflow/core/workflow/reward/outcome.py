@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 import traceback
 from typing import Any
 
@@ -14,8 +13,6 @@ from astraflow.core.workflow.reward.shipping import RewardFunction
 
 TRACEBACK_LINES = 20
 """Lines of a crash's traceback that are kept, the innermost."""
-LARGEST = 3.4e38
-"""Largest reward: about float32's."""
 
 
 def evaluate(function: RewardFunction, call: Call) -> Reward:
@@ -41,16 +38,10 @@ def to_reward(result: Any) -> Reward:
     if isinstance(result, Invalid):
         return result
     if isinstance(result, Value):
-        return result if _is_number(result.value) else Invalid("nan")
+        return result if result.is_number else Invalid("nan")
     if not hasattr(result, "__float__"):
         raise TypeError(f"a reward function returns a float or a Reward, got {type(result).__name__} {result!r:.80}")
-    value = float(result)
-    return Value(value) if _is_number(value) else Invalid("nan")
-
-
-def _is_number(value: float) -> bool:
-    """Whether a reward stays finite in a batch, which holds float32."""
-    return math.isfinite(value) and abs(value) <= LARGEST
+    return to_reward(Value(float(result)))
 
 
 def crash(error: BaseException) -> Invalid:

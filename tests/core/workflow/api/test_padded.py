@@ -26,6 +26,12 @@ def padded(**changes) -> dict:
     return {key: value for key, value in {**arrays, **changes}.items() if value is not None}
 
 
+@pytest.mark.parametrize("reward", [np.nan, np.inf, 1e300])
+def test_a_reward_that_a_batch_cannot_hold_is_invalid(reward: float) -> None:
+    episodes = episodes_of(padded(rewards=np.array([reward, 2.0])), GROUP)
+    assert [e.trajectories[0].reward for e in episodes if isinstance(e, Episode)] == [Invalid("nan"), Value(2.0)]
+
+
 def test_rows_become_trajectories_cut_into_turns() -> None:
     first, second = episodes_of(padded(), GROUP)
     assert isinstance(first, Episode)
