@@ -49,6 +49,19 @@ def run(
     _command("run").run(inputs, dry_run)
 
 
+@app.command()
+def join(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of a run that goes on.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the service is called in the run.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE...]", help="What it has of its own, as rollout.max_concurrent_rollouts=16."),
+    ] = None,
+) -> None:
+    """Add one more rollout service (RaaS) to a run that goes on; it leaves with Ctrl-C, drained, or with the run."""
+    _command("join").join(run, name, overrides or [])
+
+
 @app.command("eval")
 def evaluate(
     checkpoint: Annotated[Path, typer.Argument(help="Hugging Face directory, e.g. RUN/checkpoints/step_000060.")],

@@ -2,7 +2,8 @@
 
     start:  write settings → spawn with a lifeline → each binds, then announces → the next stage is given the URLs
     watch:  a process that ends before its time is started again where `recover` says so; else the others of its kind
-            go on without it; else it ends the run, with its name, how it ended and its last log lines
+            go on without it, those that joined from elsewhere counted; else it ends the run, with its name, how it
+            ended and its last log lines
     stop:   last started first; SIGTERM, a grace, SIGKILL; then whatever those processes had started themselves
 
 A launcher that is killed -9 closes the lifelines, and every process ends by itself (core.observability.lifeline).
@@ -78,6 +79,8 @@ class LocalProcesses:
         self._say = say
         self._specs: dict[str, ProcessSpec] = {}
         self._stages: list[list[Child]] = []
+        self._outlived: list[Child] = []
+        """Ended; at first only processes that joined from elsewhere were there to go on."""
 
     def __enter__(self) -> LocalProcesses:
         return self
@@ -108,9 +111,16 @@ class LocalProcesses:
         awaited = [child for child in self._children() if child.name in names]
         return await_announcement(self._run_dir, awaited, timeout, watched=self._children())
 
-    def watch(self, until: Collection[str], tick: Callable[[], None] = lambda: None, poll: float = POLL) -> None:
+    def watch(
+        self,
+        until: Collection[str],
+        tick: Callable[[], None] = lambda: None,
+        poll: float = POLL,
+        joined: Callable[[str], Collection[str]] = lambda kind: (),
+    ) -> None:
         """Return when all processes named in `until` have ended well; call `tick` between looks at them.
 
+        `joined` tells who of a kind lives, whoever started it.
         PeerError where one of them fails, or any other process ends before, and is not started again and has no other
         of its kind to go on; also, at the end, for each of `until` that others went on without.
         """
@@ -121,11 +131,14 @@ class LocalProcesses:
                 if code == 0 and child.name in until:
                     waiting.discard(child.name)
                 elif code is not None and not self._start_again(child):
-                    if not self._go_on_without(child):
+                    if not self._go_on_without(child, joined):
                         raise self._blame()
                     if child.name in until:
                         waiting.discard(child.name)
                         lost.append(str(child.died()))
+            for child in self._outlived:
+                if not self._others(child, joined):
+                    raise child.died()
             tick()
             time.sleep(poll)
         if lost:
@@ -159,17 +172,26 @@ class LocalProcesses:
             stage[:] = [self._start(spec) if other is child else other for other in stage]
         return True
 
-    def _go_on_without(self, child: Child) -> bool:
+    def _go_on_without(self, child: Child, joined: Callable[[str], Collection[str]]) -> bool:
         """Let go of a process that ended, where another of its kind lives."""
-        kind = self._specs[child.name].kind
-        others = [c.name for c in self._children() if self._specs[c.name].kind == kind and c.returncode is None]
-        if not kind or not others:
+        others = self._others(child, joined)
+        if not others:
             return False
+        if not any(self.runs(name) for name in others):
+            self._outlived.append(child)
         self._say(f"{child.name}: {child.ending}; {', '.join(others)} go{'es' if len(others) == 1 else ''} on")
         child.join(0)  # what is left of its process group ends too
         for stage in self._stages:
             stage[:] = [other for other in stage if other is not child]
         return True
+
+    def _others(self, child: Child, joined: Callable[[str], Collection[str]]) -> list[str]:
+        """Who else of its kind lives: ours, else those that joined from elsewhere."""
+        kind = self._specs[child.name].kind
+        if not kind:
+            return []
+        ours = [c.name for c in self._children() if self._specs[c.name].kind == kind and c.returncode is None]
+        return ours or [name for name in joined(kind) if name not in self._specs]
 
     def _children(self) -> list[Child]:
         return [child for stage in self._stages for child in stage]
@@ -182,17 +204,22 @@ class LocalProcesses:
         return PeerError("\n".join(str(child.died()) for child in failed))
 
     def _stop_strangers(self, own: set[int], grace: float) -> None:
-        """Wait for announced processes that are not ours (a trainer's weight sender); they watch their own parents."""
+        """Wait for announced processes that are not ours: a trainer's weight sender, a RaaS that joined.
+
+        They watch their own parents, or that what we started has withdrawn.
+        """
         deadline = time.monotonic() + grace
-        for path in sorted((self._run_dir.root / "endpoints").glob("*.json")):
-            announced = self._run_dir.endpoint(path.stem)
-            while announced is not None and announced.pid not in own and _alive(announced.pid):
+        names = sorted(path.stem for path in (self._run_dir.root / "endpoints").glob("*.json"))
+        found = {name: announced for name in names if (announced := self._run_dir.endpoint(name)) is not None}
+        strangers = [name for name, announced in found.items() if announced.here and announced.pid not in own]
+        for name in (*(name for name in found if name not in strangers), *strangers):
+            while name in strangers and _alive(found[name].pid):
                 if time.monotonic() > deadline:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.kill(announced.pid, signal.SIGKILL)
+                        os.kill(found[name].pid, signal.SIGKILL)
                     break
                 time.sleep(POLL)
-            path.unlink(missing_ok=True)
+            self._run_dir.withdraw(name)
 
 
 def _alive(pid: int) -> bool:

@@ -18,7 +18,7 @@ from astraflow.launch.model_source import ensure_model, template_findings
 from astraflow.launch.progress import Progress
 from astraflow.launch.recovery import Restarts, open_run_directory, recover_config
 from astraflow.launch.scaling import Actuator
-from astraflow.launch.specs import ModelPaths, dataflow_spec, raas_spec, raas_specs, trainer_specs
+from astraflow.launch.specs import RAAS, ModelPaths, dataflow_spec, raas_spec, raas_specs, trainer_specs
 from astraflow.launch.summary import Summary, summarise, write_summary
 from astraflow.launch.view import StatusThread, View, Watcher
 
@@ -79,8 +79,13 @@ def _train(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, view: Vi
         watcher = Watcher(view, Progress(total, config.staleness_bound), JsonlReader(run_dir.metrics), status)
         actuator = None
         if config.raas.scaling is not None:
-            names, spec = [s.name for s in raas], partial(raas_spec, config, run_dir, paths, url)
-            actuator = Actuator(config.raas.scaling, processes, names, spec, status, view.say)
+            one_more = partial(raas_spec, config, run_dir, paths, url)
+            names = [spec.name for spec in raas]
+            actuator = Actuator(config.raas.scaling, processes, names, one_more, status, view.say)
+
+        def joined(kind: str) -> list[str]:
+            rows = status.latest.get("raas_pool", {}).get("instances", ()) if kind == RAAS else ()
+            return [row["uid"] for row in rows if row["health"] != "dead"]
 
         def tick() -> None:
             watcher.tick()
@@ -88,7 +93,7 @@ def _train(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, view: Vi
                 actuator.tick()
 
         try:
-            processes.watch([spec.name for spec in trainers], tick)
+            processes.watch([spec.name for spec in trainers], tick, joined=joined)
             watcher.look()
         finally:
             status.close()

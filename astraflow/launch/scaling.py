@@ -11,7 +11,7 @@ from typing import Any
 
 from astraflow.core.protocol import DataflowClient
 from astraflow.launch.local import LocalProcesses
-from astraflow.launch.specs import ProcessSpec
+from astraflow.launch.specs import ProcessSpec, launched
 from astraflow.launch.view import StatusThread
 from astraflow.raas.config import ScalingConfig
 
@@ -36,11 +36,11 @@ class Actuator:
         limits: ScalingConfig,
         processes: LocalProcesses,
         started: Sequence[str],
-        spec: Callable[[int], ProcessSpec],
+        spec: Callable[[str], ProcessSpec],
         status: StatusThread,
         say: Callable[[str], None],
     ) -> None:
-        """started: names of the RaaS that run already; spec: number → the process of that number."""
+        """started: names of the RaaS that run already; spec: name → the process of that name."""
         self._limits = limits
         self._processes = processes
         self._names = list(started)
@@ -61,7 +61,7 @@ class Actuator:
         if difference:
             self._say(f"{abs(difference)} RaaS {'more' if difference > 0 else 'fewer'}: {pool['advice']['reason']}")
         for _ in range(difference):
-            spec = self._spec(self._next)
+            spec = self._spec(launched(self._next))
             self._next += 1
             self._processes.spawn([spec])
             self._names.append(spec.name)

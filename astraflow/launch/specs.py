@@ -20,6 +20,9 @@ from astraflow.train_worker.config import SFTSettings, TrainWorkerSettings
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Read by the numeric libraries when they load; a library left to itself takes every core."""
 
+RAAS = "RaaS"
+"""Kind of the processes that serve rollouts."""
+
 NOTIFY_MARGIN_S = 60.0
 """What a train worker waits beyond Dataflow's own deadlines."""
 
@@ -83,13 +86,17 @@ def dataflow_spec(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths) -
 
 def raas_specs(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, dataflow_url: str) -> list[ProcessSpec]:
     """One process per RaaS instance."""
-    return [raas_spec(config, run_dir, paths, dataflow_url, number) for number in range(config.raas.instances)]
+    names = map(launched, range(config.raas.instances))
+    return [raas_spec(config, run_dir, paths, dataflow_url, name) for name in names]
 
 
-def raas_spec(
-    config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, dataflow_url: str, number: int
-) -> ProcessSpec:
-    """The RaaS of a number. The others do its work when it ends."""
+def launched(number: int) -> str:
+    """Name of a RaaS that the launcher starts."""
+    return f"raas-{number}"
+
+
+def raas_spec(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, dataflow_url: str, name: str) -> ProcessSpec:
+    """The RaaS of a name. The others do its work when it ends."""
     settings = RaaSSettings(
         experiment=config.experiment,
         raas=config.raas,
@@ -97,10 +104,10 @@ def raas_spec(
         model_paths=dict.fromkeys(config.model_ids, paths.model),
         tokenizer_path=paths.tokenizer,
         dataflow_urls=[dataflow_url],
-        uid=f"raas-{number}",
+        uid=name,
         run_dir=str(run_dir.root),
     )
-    return _spec(settings.uid, "astraflow.raas.app", settings, run_dir, config.raas.threads, "RaaS")
+    return _spec(settings.uid, "astraflow.raas.app", settings, run_dir, config.raas.threads, RAAS)
 
 
 def trainer_specs(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, dataflow_url: str) -> list[ProcessSpec]:

@@ -1,149 +1,219 @@
-"""Rollout services of different speed that come and go, and what a run gets of them: python demo.py --help
+"""Rollout services of different speed that come and go while a model learns: python demo.py --help
 
-Dataflow and the services are real processes on this machine; episodes and the trainer are scripted, so that what is
-measured is how well the services are used. In each phase, after some seconds to settle, the episodes that ended in a
-window are held against what the live services can do together.
+The quickstart's model learns by real programs on this machine; how fast a service is, its environment decides. In each
+phase, after some seconds to settle, the episodes that ended in a window are held against what the live services can do
+together. At the end the accuracy of the run is held against that of runs that nothing disturbed.
 """
 
 import argparse
 import asyncio
 import contextlib
+import json
+import math
 import os
 import signal
+import statistics
+import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from astraflow.core.config import write_settings
-from astraflow.core.observability.lifeline import Child, await_announcement, spawn
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.protocol import DataflowClient
-from astraflow.core.text.tiny import tiny_tokenizer
-from astraflow.dataflow.config import DataflowSettings
-from astraflow.dataflow.scripted import ScriptedTrainer
-from astraflow.dataflow.scripted_app import ScriptedRaaSSettings
 
-SAMPLES = 4
-GROUPS = 56
-"""Groups of a batch: about a second's worth of all services."""
-MAX_STALENESS = 8
+HERE = Path(__file__).parent
+ASTRAFLOW = [sys.executable, "-m", "astraflow.cli.main"]
+PLACES, SAMPLES, BATCH = 32, 8, 256
+"""Groups that a service runs at once, episodes of a group and of a batch, as in elastic.yaml and quickstart.yaml."""
+JOINING_S = 10.0
+"""Seconds that are allowed for services to start, in the number of steps."""
+TIMEOUT_S = 120.0
+T975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+"""Runs → Student's t at 97.5% for one degree of freedom less."""
+
+
+class DemoError(Exception):
+    """The demonstration could not go on."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """A rollout service that runs `places` groups at once, each for `group_s` seconds."""
+    """A rollout service whose environment takes `environment_s` seconds on average."""
 
+    called: str
     uid: str
-    places: int
-    group_s: float
+    environment_s: float
 
     @property
     def capacity(self) -> float:
-        """Episodes a second."""
-        return SAMPLES * self.places / self.group_s
+        """Episodes a second, if all but the environment took no time."""
+        return SAMPLES * PLACES / self.environment_s
+
+    @property
+    def env(self) -> dict[str, str]:
+        path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        return {**os.environ, "PYTHONPATH": path, "ENVIRONMENT_S": str(self.environment_s)}
 
 
-FAST, MIDDLE, SLOW = Service("fast", 32, 1.0), Service("middle", 32, 2.0), Service("slow", 32, 4.0)
+FAST, MIDDLE, SLOW = Service("fast", "raas-0", 2.0), Service("middle", "middle", 3.0), Service("slow", "slow", 4.0)
+PHASES = (
+    ("two services", (FAST, MIDDLE)),
+    ("a slow one joins late", (FAST, MIDDLE, SLOW)),
+    ("the fast one is killed", (MIDDLE, SLOW)),
+    ("the middle one drains", (SLOW,)),
+)
 
 
-class Demo:
-    """The processes, and what they have done."""
+class Run:
+    """`astraflow run` with the fast service, and the services that join it by `astraflow join`."""
 
-    def __init__(self, directory: Path) -> None:
-        self.run_dir = RunDirectory(directory)
-        self.children: dict[str, Child] = {}
-        tiny_tokenizer().save(directory / "tokenizer")
-        settings = DataflowSettings.model_validate(
-            {
-                "experiment": {"experiment_name": "elastic", "trial_name": "demo", "fileroot": str(directory)},
-                "dataflow": {
-                    "rollout_dataset": {"dataset_fn": "astraflow.dataflow.scripted:example_rows", "n": 1000},
-                    "buffer": {"max_staleness": MAX_STALENESS},
-                },
-                "gconfigs": {"model0": {"n_samples": SAMPLES}},
-                "tokenizer_path": str(directory / "tokenizer"),
-                "run_dir": str(directory),
-            }
-        )
-        self._start("dataflow", "astraflow.dataflow.app", settings)
-        self.url = self.run_dir.endpoint("dataflow").url
-        self.client = DataflowClient(self.url, self.run_dir.token())
+    def __init__(self, root: Path, seed: int, steps: int) -> None:
+        self.dir = RunDirectory(root, create=False)
+        self._log = root.with_name(f"{root.name}.log")
+        self._log.unlink(missing_ok=True)
+        self._joined: list[subprocess.Popen[bytes]] = []
+        recipe = [str(HERE.parent / "quickstart.yaml"), str(HERE / "elastic.yaml")]
+        settings = [f"seed={seed}", f"experiment.fileroot={root}", f"trainer_base.total_train_steps={steps}"]
+        began = time.time()
+        self._run = self._start(["run", *recipe, *settings], FAST)
+        announced = root / "endpoints" / "dataflow.json"
+        # an earlier run of the directory is moved aside with what it announced
+        self.wait_for("Dataflow", lambda: announced.exists() and announced.stat().st_mtime > began)
 
     def join(self, service: Service) -> None:
-        settings = ScriptedRaaSSettings(
-            uid=service.uid,
-            dataflow_url=self.url,
-            run_dir=str(self.run_dir.root),
-            n_samples=SAMPLES,
-            tokens=32,
-            max_concurrency=service.places,
-            group_s=service.group_s,
-        )
-        self._start(service.uid, "astraflow.dataflow.scripted_app", settings)
+        self._joined.append(self._start(["join", str(self.dir.root), service.uid], service))
+
+    def await_serving(self, *services: Service) -> None:
+        """Wait until services have proved their weights."""
+        uids = {service.uid for service in services}
+        self.wait_for(" and ".join(sorted(uids)), lambda: uids <= self._serving())
 
     def kill(self, service: Service) -> None:
-        os.kill(self.children[service.uid].pid, signal.SIGKILL)
+        announced = self.dir.endpoint(service.uid)
+        assert announced is not None
+        os.kill(announced.pid, signal.SIGKILL)
 
-    async def drain(self, service: Service) -> None:
-        await self.client.deregister_raas(service.uid, drain=True, shutdown=True)
+    def drain(self, service: Service) -> None:
+        async def deregister() -> None:
+            client = DataflowClient(self._url, self.dir.token())
+            await client.deregister_raas(service.uid, drain=True, shutdown=True)
+            await client.close()
+
+        asyncio.run(deregister())
 
     def episodes(self) -> int:
         """Episodes that have ended so far, by Dataflow's own count."""
-        headers = {"Authorization": f"Bearer {self.run_dir.token()}"}
-        with urllib.request.urlopen(urllib.request.Request(f"{self.url}/metrics", headers=headers)) as answer:
-            lines = [line.split() for line in answer.read().decode().splitlines() if not line.startswith("#")]
+        lines = [line.split() for line in self._get("/metrics").decode().splitlines() if not line.startswith("#")]
         values = {line[0].partition("{")[0].removeprefix("astraflow_"): float(line[-1]) for line in lines if line}
         return int(SAMPLES * (values["acquisition_issued"] - values["acquisition_running"]))
 
-    async def train(self) -> None:
-        """A trainer that only counts."""
-        trainer = ScriptedTrainer(self.client, batch_size=GROUPS * SAMPLES)
-        await trainer.begin()
-        while True:
-            await trainer.train(timeout=60.0)
+    def finish(self) -> dict[str, float]:
+        """Wait for the last step; the final accuracy, sampled and greedy."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._run.wait(TIMEOUT_S)
+        self.check(goes_on=False)
+        accuracy: dict[str, float] = json.loads(self.dir.summary.read_text())["accuracy_after"]
+        return accuracy
+
+    def wait_for(self, what: str, there: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not there():
+            self.check()
+            if time.monotonic() > deadline:
+                raise DemoError(f"waited {TIMEOUT_S:.0f} s for {what}; see {self._log}")
+            time.sleep(0.1)
+
+    def check(self, goes_on: bool = True) -> None:
+        """DemoError where the run has ended and should not, or has failed."""
+        if self._run.poll() != (None if goes_on else 0):
+            raise DemoError(f"the run {'has ended' if goes_on else 'failed or went on too long'}; see {self._log}")
 
     def stop(self) -> None:
-        for child in reversed(self.children.values()):
-            child.stop()
+        """End what still runs, in order; who joined leaves with the run."""
+        if self._run.poll() is None:
+            self._run.send_signal(signal.SIGINT)
+        for process in (self._run, *self._joined):
+            process.wait(30)
 
-    def _start(self, name: str, module: str, settings: DataflowSettings | ScriptedRaaSSettings) -> None:
-        write_settings(settings, self.run_dir.settings(name))
-        argv = (sys.executable, "-m", module, "--settings", str(self.run_dir.settings(name)))
-        child = self.children[name] = spawn(argv, self.run_dir.log(name), name=name)
-        await_announcement(self.run_dir, [child], 60.0)
+    @property
+    def _url(self) -> str:
+        announced = self.dir.endpoint("dataflow")
+        assert announced is not None
+        return announced.url
+
+    def _serving(self) -> set[str]:
+        rows: list[dict[str, Any]] = json.loads(self._get("/raas_pool"))["instances"]
+        return {row["uid"] for row in rows if row["health"] == "healthy" and row["verified"]}
+
+    def _get(self, route: str) -> bytes:
+        request = urllib.request.Request(self._url + route, headers={"Authorization": f"Bearer {self.dir.token()}"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            body: bytes = answer.read()
+        return body
+
+    def _start(self, command: list[str], service: Service) -> subprocess.Popen[bytes]:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as log:
+            return subprocess.Popen([*ASTRAFLOW, *command], env=service.env, stdout=log, stderr=subprocess.STDOUT)
 
 
-async def phase(demo: Demo, what: str, live: list[Service], arguments: argparse.Namespace) -> bool:
-    """Settle, measure a window, print it; was it within the tolerance?"""
-    await asyncio.sleep(arguments.settle)
-    before, began = await asyncio.to_thread(demo.episodes), time.monotonic()
-    await asyncio.sleep(arguments.window)
-    after, ended = await asyncio.to_thread(demo.episodes), time.monotonic()
+@contextlib.contextmanager
+def running(root: Path, seed: int, steps: int) -> Iterator[Run]:
+    run = Run(root, seed, steps)
+    try:
+        yield run
+    finally:
+        run.stop()
+
+
+def disturbed(root: Path, steps: int, arguments: argparse.Namespace) -> tuple[dict[str, float], bool]:
+    """The run whose services come and go: its final accuracy, and whether each window was within the tolerance."""
+    with running(root, 1, steps) as run:
+        run.join(MIDDLE)
+        run.await_serving(FAST, MIDDLE)
+        events = (lambda: None, lambda: (run.join(SLOW), run.await_serving(SLOW)), lambda: run.kill(FAST))
+        good = []
+        for (what, live), event in zip(PHASES, (*events, lambda: run.drain(MIDDLE)), strict=True):
+            event()
+            good.append(window(run, what, live, arguments))
+        return run.finish(), all(good)
+
+
+def window(run: Run, what: str, live: tuple[Service, ...], arguments: argparse.Namespace) -> bool:
+    """Settle, measure, print; was it within the tolerance?"""
+    time.sleep(arguments.settle)
+    before, began = run.episodes(), time.monotonic()
+    time.sleep(arguments.window)
+    run.check()
+    after, ended = run.episodes(), time.monotonic()
     rate, capacity = (after - before) / (ended - began), sum(service.capacity for service in live)
-    names = ", ".join(service.uid for service in live)
-    print(f"{what:<24} {names:<20} {rate:7.1f} episodes/s of {capacity:5.0f}: {rate / capacity:6.1%}", flush=True)
+    names = ", ".join(service.called for service in live)
+    print(f"{what:<24} {names:<20} {rate:7.1f} episodes/s of {capacity:5.1f}: {rate / capacity:6.1%}", flush=True)
     return abs(rate / capacity - 1) <= arguments.tolerance
 
 
-async def run(demo: Demo, arguments: argparse.Namespace) -> bool:
-    training = asyncio.create_task(demo.train())
-    demo.join(FAST)
-    demo.join(MIDDLE)
-    good = [await phase(demo, "two services", [FAST, MIDDLE], arguments)]
-    demo.join(SLOW)
-    good.append(await phase(demo, "a slow one joins late", [FAST, MIDDLE, SLOW], arguments))
-    demo.kill(FAST)
-    good.append(await phase(demo, "the fast one is killed", [MIDDLE, SLOW], arguments))
-    await demo.drain(MIDDLE)
-    good.append(await phase(demo, "the middle one drains", [SLOW], arguments))
-    training.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await training
-    await demo.client.close()
-    return all(good)
+def undisturbed(root: Path, seed: int, steps: int) -> dict[str, float]:
+    """A run with all services from its beginning to its end: the final accuracy."""
+    with running(root, seed, steps) as run:
+        run.join(MIDDLE)
+        run.join(SLOW)
+        return run.finish()
+
+
+def steps_for(arguments: argparse.Namespace) -> int:
+    """Training steps such that the last window ends before the run does, and not long before."""
+    rates = [sum(service.capacity for service in live) for _, live in PHASES]
+    return math.ceil(((arguments.settle + arguments.window) * sum(rates) + JOINING_S * rates[0]) / BATCH)
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """Where one more of the same lies with 95%: mean ± t(97.5%, n - 1) · s · √(1 + 1/n)."""
+    half = T975[len(values)] * statistics.stdev(values) * math.sqrt(1 + 1 / len(values))
+    return statistics.fmean(values) - half, statistics.fmean(values) + half
 
 
 def main() -> int:
@@ -151,13 +221,28 @@ def main() -> int:
     parser.add_argument("--window", type=float, default=20.0, help="seconds that are measured in each phase")
     parser.add_argument("--settle", type=float, default=5.0, help="seconds before, after something has changed")
     parser.add_argument("--tolerance", type=float, default=0.1, help="exit code 1 where a window is further off")
+    counts = (0, *T975)
+    parser.add_argument("--undisturbed", type=int, default=3, choices=counts, help="runs to compare with; 0: none")
+    parser.add_argument("--runs", type=Path, default=Path("runs/elastic"), help="folder of the run directories")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="astraflow-elastic-") as directory:
-        demo = Demo(Path(directory))
-        try:
-            return 0 if asyncio.run(run(demo, arguments)) else 1
-        finally:
-            demo.stop()
+    steps, folder = steps_for(arguments), arguments.runs.absolute()
+    try:
+        accuracy, good = disturbed(folder / "disturbed", steps, arguments)
+        print(f"accuracy after {steps} steps: sampled {accuracy['sampled']:.1%}, greedy {accuracy['greedy']:.1%}")
+        others = []
+        for number in range(1, arguments.undisturbed + 1):
+            other = undisturbed(folder / f"undisturbed-{number}", number + 1, steps)
+            print(f"undisturbed: sampled {other['sampled']:.1%}, greedy {other['greedy']:.1%}", flush=True)
+            others.append(other["sampled"])
+    except DemoError as error:
+        print(f"demo.py: {error}", file=sys.stderr)
+        return 1
+    if others:
+        low, high = interval(others)
+        inside = low <= accuracy["sampled"] <= high
+        print(f"95% interval of the sampled accuracy of one more: {low:.1%} to {high:.1%}; {'in' if inside else 'out'}")
+        good = good and inside
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ config.yaml                 resolved configuration
 token                       bearer token of the run, mode 0600
 lock                        held by the launcher while the run lives
 settings/<process>.json     what each process was given
-endpoints/<process>.json    what each process announced after binding its socket: {name, url, pid}
+endpoints/<process>.json    what each process announced after binding its socket: {name, url, pid, host}
 logs/<process>.log          its stderr and stdout
 metrics.jsonl               one line a training step; where several models are trained, of the first one's
 metrics-<model_id>.jsonl    of each further one's
@@ -23,6 +23,7 @@ import fcntl
 import os
 import re
 import secrets
+import socket
 from pathlib import Path
 
 import msgspec
@@ -43,6 +44,13 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     pid: int
     """Tells a fresh announcement from one that an earlier process left behind."""
+    host: str = ""
+    """Name of its machine: the pid means something only there."""
+
+    @property
+    def here(self) -> bool:
+        """Is it a process of this machine?"""
+        return self.host in ("", socket.gethostname())
 
 
 class RunDirectory:
@@ -151,8 +159,13 @@ class RunDirectory:
         """Say where this process listens. Call it after the socket is bound; readers never see half a file."""
         path = self._announcement(name)
         draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_bytes(msgspec.json.encode(Announcement(name=name, url=url, pid=os.getpid())))
+        announcement = Announcement(name=name, url=url, pid=os.getpid(), host=socket.gethostname())
+        draft.write_bytes(msgspec.json.encode(announcement))
         draft.replace(path)
+
+    def withdraw(self, name: str) -> None:
+        """Forget what `name` announced."""
+        self._announcement(name).unlink(missing_ok=True)
 
     def endpoint(self, name: str, pid: int | None = None) -> Announcement | None:
         """Return what `name` announced, or None while it has not; with `pid`, only that process's own announcement."""
@@ -173,6 +186,21 @@ class RunDirectory:
             os.close(descriptor)
             raise ConfigError(f"run directory {self.root} is in use by another run") from error
         self._lock = descriptor
+
+    @property
+    def held(self) -> bool:
+        """Does a run live in it?"""
+        try:
+            descriptor = os.open(self.root / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
 
     def release(self) -> None:
         """Give up the claim of `hold`."""
