@@ -88,9 +88,8 @@ class ScriptedRaaS:
         max_concurrency: int = 8,
         tokens: int = 3,
         hold: bool = False,
-        taken: Callable[[list[str]], None] = lambda task_ids: None,
     ) -> None:
-        """tokens: sampled ones of each sample. taken: told of the tasks that it took."""
+        """tokens: sampled ones of each sample."""
         self.uid = uid
         self.url = f"http://{uid}"
         self.dead = False
@@ -108,9 +107,6 @@ class ScriptedRaaS:
         self._max_concurrency = max_concurrency
         self._tokens = tokens
         self._hold = hold
-        self._taken = taken
-        self.told_to_end: Callable[[], None] = lambda: None
-        """Called by /shutdown."""
         self._held_lanes: set[m.Lane] = set()
         self._versions: dict[str, m.VersionState] = {}
         self._results: dict[m.Lane, dict[str, m.PulledItem]] = {"train": {}, "eval": {}}
@@ -171,7 +167,6 @@ class ScriptedRaaS:
             post("/submit", m.SubmitRequest, "submit"),
             post("/pull", m.PullRequest, "pull"),
             post("/cancel", m.CancelRequest, "cancel"),
-            Endpoint("POST", "/shutdown", m.Empty, self.shutdown),
             post("/notify_version", m.RaaSNotifyVersionRequest, "notify_version"),
             StatusEndpoint("/status", self._status),
         ]
@@ -189,7 +184,6 @@ class ScriptedRaaS:
             if task.task_id not in self.running:
                 self.running[task.task_id] = (request, task)
                 self.submitted.append((request.lane, task.group_id, self.version))
-        self._taken([task.task_id for task in request.tasks])
         if not self._hold and request.lane not in self._held_lanes:
             await self.finish([task.task_id for task in request.tasks])
         return [m.Accepted(task_id=task.task_id, accepted=True) for task in request.tasks]
@@ -228,10 +222,6 @@ class ScriptedRaaS:
         digest = self.digest or request.manifest.digest
         self._versions[request.model_id] = m.VersionState(number=request.version, digest=digest, verified=True)
         return m.RaaSNotifyVersionResult(ok=True, model_id=request.model_id, version=request.version, pulled=True)
-
-    async def shutdown(self, request: m.Empty) -> m.Ok:
-        self.told_to_end()
-        return m.Ok()
 
     def _status(self) -> m.RaaSStatus:
         if self.dead:

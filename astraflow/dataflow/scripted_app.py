@@ -1,7 +1,6 @@
 """A scripted RaaS as a process of its own: python -m astraflow.dataflow.scripted_app --settings FILE.
 
-It speaks the real protocol; half of a group's samples are right, and its groups end at once or after a given time. For
-benches and demonstrations.
+It speaks the real protocol; its episodes end at once and half of a group's samples are right. For benches.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ class ScriptedRaaSSettings(Section):
     """Sampled ones of each sample."""
     max_concurrency: int
     """Groups at once."""
-    group_s: float = 0.0
-    """Seconds that a group takes; 0: none."""
 
 
 async def serve(settings: ScriptedRaaSSettings) -> None:
@@ -46,21 +43,12 @@ async def serve(settings: ScriptedRaaSSettings) -> None:
 
     run_dir = RunDirectory(settings.run_dir)
     token = run_dir.token()
-    raas = ScriptedRaaS(
-        settings.uid,
-        token,
-        script,
-        max_concurrency=settings.max_concurrency,
-        tokens=settings.tokens,
-        hold=settings.group_s > 0,
-        taken=lambda task_ids: _finish_later(raas, task_ids, settings.group_s),
-    )
+    raas = ScriptedRaaS(settings.uid, token, script, max_concurrency=settings.max_concurrency, tokens=settings.tokens)
     server = Server(raas.app)
     raas.url = server.url
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    raas.told_to_end = stopping.set
     serving = asyncio.create_task(server.serve())
     run_dir.announce(settings.uid, server.url)
     client = DataflowClient(settings.dataflow_url, token)
@@ -71,21 +59,6 @@ async def serve(settings: ScriptedRaaSSettings) -> None:
     await client.close()
     server.stop()
     await serving
-
-
-def _finish_later(raas: ScriptedRaaS, task_ids: Sequence[str], seconds: float) -> None:
-    async def finish() -> None:
-        await asyncio.sleep(seconds)
-        await raas.finish(task_ids)
-
-    if seconds:
-        working = asyncio.create_task(finish())
-        _WORKING.add(working)
-        working.add_done_callback(_WORKING.discard)
-
-
-_WORKING: set[asyncio.Task[None]] = set()
-"""Held, since the event loop holds tasks only weakly."""
 
 
 async def _stay_registered(client: DataflowClient, raas: ScriptedRaaS) -> None:

@@ -27,11 +27,12 @@ from astraflow.core.protocol import DataflowClient
 
 HERE = Path(__file__).parent
 ASTRAFLOW = [sys.executable, "-m", "astraflow.cli.main"]
-PLACES, SAMPLES, BATCH = 32, 8, 256
-"""Groups that a service runs at once, episodes of a group and of a batch, as in elastic.yaml and quickstart.yaml."""
+SAMPLES, BATCH = 8, 256
+"""Episodes of a group and of a batch, as in quickstart.yaml."""
 JOINING_S = 10.0
 """Seconds that are allowed for services to start, in the number of steps."""
-TIMEOUT_S = 120.0
+TIMEOUT_S, LAST_STEP_TIMEOUT_S = 120.0, 600.0
+"""For a process to serve, and for a run to take its last step."""
 T975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 """Runs → Student's t at 97.5% for one degree of freedom less."""
 
@@ -42,24 +43,19 @@ class DemoError(Exception):
 
 @dataclass(frozen=True)
 class Service:
-    """A rollout service whose environment takes `environment_s` seconds on average."""
+    """A rollout service, and the episodes a second that it can do if all but its environment takes no time."""
 
     called: str
     uid: str
-    environment_s: float
+    capacity: float
 
-    @property
-    def capacity(self) -> float:
-        """Episodes a second, if all but the environment took no time."""
-        return SAMPLES * PLACES / self.environment_s
-
-    @property
-    def env(self) -> dict[str, str]:
+    def env(self, places: int) -> dict[str, str]:
+        """Of its process, for groups at once: its environment takes as long as makes that capacity of them."""
         path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return {**os.environ, "PYTHONPATH": path, "ENVIRONMENT_S": str(self.environment_s)}
+        return {**os.environ, "PYTHONPATH": path, "ENVIRONMENT_S": str(places * SAMPLES / self.capacity)}
 
 
-FAST, MIDDLE, SLOW = Service("fast", "raas-0", 2.0), Service("middle", "middle", 3.0), Service("slow", "slow", 4.0)
+FAST, MIDDLE, SLOW = Service("fast", "raas-0", 128), Service("middle", "middle", 96), Service("slow", "slow", 64)
 PHASES = (
     ("two services", (FAST, MIDDLE)),
     ("a slow one joins late", (FAST, MIDDLE, SLOW)),
@@ -71,10 +67,11 @@ PHASES = (
 class Run:
     """`astraflow run` with the fast service, and the services that join it by `astraflow join`."""
 
-    def __init__(self, root: Path, seed: int, steps: int) -> None:
+    def __init__(self, root: Path, seed: int, steps: int, places: int) -> None:
         self.dir = RunDirectory(root, create=False)
         self._log = root.with_name(f"{root.name}.log")
         self._log.unlink(missing_ok=True)
+        self._places = places
         self._joined: list[subprocess.Popen[bytes]] = []
         recipe = [str(HERE.parent / "quickstart.yaml"), str(HERE / "elastic.yaml")]
         settings = [f"seed={seed}", f"experiment.fileroot={root}", f"trainer_base.total_train_steps={steps}"]
@@ -114,7 +111,7 @@ class Run:
     def finish(self) -> dict[str, float]:
         """Wait for the last step; the final accuracy, sampled and greedy."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._run.wait(TIMEOUT_S)
+            self._run.wait(LAST_STEP_TIMEOUT_S)
         self.check(goes_on=False)
         accuracy: dict[str, float] = json.loads(self.dir.summary.read_text())["accuracy_after"]
         return accuracy
@@ -158,21 +155,29 @@ class Run:
     def _start(self, command: list[str], service: Service) -> subprocess.Popen[bytes]:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
-            return subprocess.Popen([*ASTRAFLOW, *command], env=service.env, stdout=log, stderr=subprocess.STDOUT)
+            return subprocess.Popen(
+                [*ASTRAFLOW, *command, f"rollout.max_concurrent_rollouts={self._places}"],
+                env=service.env(self._places),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
 
 
 @contextlib.contextmanager
-def running(root: Path, seed: int, steps: int) -> Iterator[Run]:
-    run = Run(root, seed, steps)
+def running(root: Path, seed: int, arguments: argparse.Namespace) -> Iterator[Run]:
+    run = Run(root, seed, steps_for(arguments), arguments.places)
     try:
         yield run
     finally:
         run.stop()
 
 
-def disturbed(root: Path, steps: int, arguments: argparse.Namespace) -> tuple[dict[str, float], bool]:
-    """The run whose services come and go: its final accuracy, and whether each window was within the tolerance."""
-    with running(root, 1, steps) as run:
+def disturbed(root: Path, arguments: argparse.Namespace) -> tuple[dict[str, float] | None, bool]:
+    """The run whose services come and go: its final accuracy, and whether each window was within the tolerance.
+
+    Where nothing is there to compare with, the accuracy is not waited for.
+    """
+    with running(root, 1, arguments) as run:
         run.join(MIDDLE)
         run.await_serving(FAST, MIDDLE)
         events = (lambda: None, lambda: (run.join(SLOW), run.await_serving(SLOW)), lambda: run.kill(FAST))
@@ -180,7 +185,7 @@ def disturbed(root: Path, steps: int, arguments: argparse.Namespace) -> tuple[di
         for (what, live), event in zip(PHASES, (*events, lambda: run.drain(MIDDLE)), strict=True):
             event()
             good.append(window(run, what, live, arguments))
-        return run.finish(), all(good)
+        return run.finish() if arguments.undisturbed else None, all(good)
 
 
 def window(run: Run, what: str, live: tuple[Service, ...], arguments: argparse.Namespace) -> bool:
@@ -196,9 +201,9 @@ def window(run: Run, what: str, live: tuple[Service, ...], arguments: argparse.N
     return abs(rate / capacity - 1) <= arguments.tolerance
 
 
-def undisturbed(root: Path, seed: int, steps: int) -> dict[str, float]:
+def undisturbed(root: Path, seed: int, arguments: argparse.Namespace) -> dict[str, float]:
     """A run with all services from its beginning to its end: the final accuracy."""
-    with running(root, seed, steps) as run:
+    with running(root, seed, arguments) as run:
         run.join(MIDDLE)
         run.join(SLOW)
         return run.finish()
@@ -216,33 +221,42 @@ def interval(values: list[float]) -> tuple[float, float]:
     return statistics.fmean(values) - half, statistics.fmean(values) + half
 
 
+def demonstrate(arguments: argparse.Namespace) -> bool:
+    """All runs, and what they gave; was it as it should be?"""
+    folder = arguments.runs.absolute()
+    accuracy, good = disturbed(folder / "disturbed", arguments)
+    if accuracy is None:
+        return good
+    print(f"after {steps_for(arguments)} steps: {shown(accuracy)}", flush=True)
+    others = []
+    for number in range(1, arguments.undisturbed + 1):
+        others.append(undisturbed(folder / f"undisturbed-{number}", number + 1, arguments))
+        print(f"undisturbed: {shown(others[-1])}", flush=True)
+    low, high = interval([other["sampled"] for other in others])
+    inside = low <= accuracy["sampled"] <= high
+    print(f"95% interval of one more, sampled: {low:.1%} to {high:.1%}: {'inside' if inside else 'outside'}")
+    return good and inside
+
+
+def shown(accuracy: dict[str, float]) -> str:
+    return f"sampled {accuracy['sampled']:.1%}, greedy {accuracy['greedy']:.1%}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--window", type=float, default=20.0, help="seconds that are measured in each phase")
     parser.add_argument("--settle", type=float, default=5.0, help="seconds before, after something has changed")
     parser.add_argument("--tolerance", type=float, default=0.1, help="exit code 1 where a window is further off")
-    counts = (0, *T975)
-    parser.add_argument("--undisturbed", type=int, default=3, choices=counts, help="runs to compare with; 0: none")
+    compared = "runs that nothing disturbs, to compare with; 0: windows only"
+    parser.add_argument("--undisturbed", type=int, default=3, choices=(0, *T975), help=compared)
+    parser.add_argument("--places", type=int, default=32, help="groups at once in a service; fewer are quicker ones")
     parser.add_argument("--runs", type=Path, default=Path("runs/elastic"), help="folder of the run directories")
     arguments = parser.parse_args()
-    steps, folder = steps_for(arguments), arguments.runs.absolute()
     try:
-        accuracy, good = disturbed(folder / "disturbed", steps, arguments)
-        print(f"accuracy after {steps} steps: sampled {accuracy['sampled']:.1%}, greedy {accuracy['greedy']:.1%}")
-        others = []
-        for number in range(1, arguments.undisturbed + 1):
-            other = undisturbed(folder / f"undisturbed-{number}", number + 1, steps)
-            print(f"undisturbed: sampled {other['sampled']:.1%}, greedy {other['greedy']:.1%}", flush=True)
-            others.append(other["sampled"])
+        return 0 if demonstrate(arguments) else 1
     except DemoError as error:
         print(f"demo.py: {error}", file=sys.stderr)
         return 1
-    if others:
-        low, high = interval(others)
-        inside = low <= accuracy["sampled"] <= high
-        print(f"95% interval of the sampled accuracy of one more: {low:.1%} to {high:.1%}; {'in' if inside else 'out'}")
-        good = good and inside
-    return 0 if good else 1
 
 
 if __name__ == "__main__":

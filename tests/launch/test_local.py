@@ -5,13 +5,15 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from astraflow.core.config import Section
-from astraflow.core.observability.run_directory import RunDirectory
+from astraflow.core.observability.run_directory import Announcement, RunDirectory
 from astraflow.errors import PeerError
 from astraflow.launch.local import Interrupted, LocalProcesses, interruptible
 from astraflow.launch.recovery import Restarts
@@ -161,6 +163,59 @@ def test_one_of_a_kind_may_die_while_another_lives_and_the_last_one_may_not(run_
         with pytest.raises(PeerError, match="raas-1"):
             processes.watch(["train_worker"], kill_one_after_the_other)
     assert said == ["raas-0: killed by SIGKILL; raas-1 goes on"]
+
+
+def test_a_run_goes_on_with_those_that_joined_until_they_have_left(run_dir: RunDirectory) -> None:
+    said: list[str] = []
+    looks: list[str] = []
+
+    def joined(kind: str) -> list[str]:
+        looks.append(kind)
+        return ["raas-0", "far"] if len(looks) < 5 else ["raas-0"]  # Dataflow may not have seen its death yet
+
+    with LocalProcesses(run_dir, say=said.append) as processes:
+        processes.spawn([spec(run_dir, "raas-0", kind="RaaS")])
+        pid = processes.listening(["raas-0"])["raas-0"].pid
+        processes.spawn([spec(run_dir, "train_worker")])
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(PeerError, match=r"raas-0 .* killed by SIGKILL"):
+            processes.watch(["train_worker"], joined=joined)
+    assert said == ["raas-0: killed by SIGKILL; far goes on"]
+    assert looks == ["RaaS"] * 5
+
+
+STRANGER = """
+import sys, time
+from astraflow.core.observability.run_directory import RunDirectory
+
+run = RunDirectory(sys.argv[1])
+run.announce("a-raas", "http://127.0.0.1:9")
+while run.endpoint("dataflow") is not None:
+    time.sleep(0.01)
+"""
+
+
+def test_who_joined_is_left_the_time_to_see_that_the_run_ends(run_dir: RunDirectory) -> None:
+    processes = LocalProcesses(run_dir, grace=10)
+    processes.spawn([spec(run_dir, "dataflow")])
+    processes.listening(["dataflow"])
+    with subprocess.Popen([sys.executable, "-c", STRANGER, str(run_dir.root)]) as stranger:
+        while run_dir.endpoint("a-raas") is None:
+            time.sleep(0.01)
+        threading.Thread(target=stranger.wait).start()  # as its own parent would, once it has ended
+        processes.stop()
+        assert stranger.wait(5) == 0, "it was not killed"
+    assert list((run_dir.root / "endpoints").iterdir()) == []
+
+
+def test_a_process_of_another_machine_is_not_taken_for_one_of_this(run_dir: RunDirectory) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as bystander:
+        there = Announcement(name="far", url="http://far:1", pid=bystander.pid, host="another machine")
+        (run_dir.root / "endpoints" / "far.json").write_bytes(msgspec.json.encode(there))
+        LocalProcesses(run_dir, grace=0.1).stop()
+        assert bystander.poll() is None
+        bystander.kill()
+    assert run_dir.endpoint("far") is None
 
 
 def test_who_was_waited_for_and_died_is_named_when_the_others_have_ended(run_dir: RunDirectory) -> None:

@@ -76,8 +76,8 @@ class Status:
 def test_processes_come_and_go_with_the_advice(tmp_path: Path) -> None:
     processes, status, said = Processes(), Status(), []
 
-    def spec(number: int) -> ProcessSpec:
-        return ProcessSpec(f"raas-{number}", "m", Nothing(), tmp_path, tmp_path)
+    def spec(name: str) -> ProcessSpec:
+        return ProcessSpec(name, "m", Nothing(), tmp_path, tmp_path)
 
     actuator = Actuator(LIMITS, processes, ["raas-0"], spec, status, said.append)  # type: ignore[arg-type]
     actuator.tick()  # nothing is known yet

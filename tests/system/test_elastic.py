@@ -1,54 +1,49 @@
-"""The demonstration of examples/elastic, with short windows, and a run whose RaaS is killed while others live."""
+"""The demonstration of examples/elastic, with short windows; whole, every night."""
 
-import os
 import re
-import signal
+import runpy
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from astraflow.core.observability.run_directory import RunDirectory
-
-ROOT = Path(__file__).parents[2]
-
-pytestmark = pytest.mark.system
+DEMO = Path(__file__).parents[2] / "examples" / "elastic" / "demo.py"
 
 
-def test_what_the_live_services_can_do_is_what_a_run_gets() -> None:
-    # a busy machine may be late by more than the tenth that a quiet one keeps
-    command = [sys.executable, str(ROOT / "examples" / "elastic" / "demo.py")]
+def demonstrate(runs: Path, timeout: float, *options: str) -> str:
     done = subprocess.run(
-        [*command, "--window", "3", "--settle", "2", "--tolerance", "0.4"],
+        [sys.executable, str(DEMO), "--runs", str(runs), *options],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    logs = "".join(log.read_text() for log in runs.glob("*.log"))
+    assert done.returncode == 0, done.stdout + done.stderr + logs
     assert len(re.findall(r"episodes/s of", done.stdout)) == 4
+    return done.stdout
 
 
-def test_a_killed_raas_among_several_does_not_end_the_run(
-    launch: Callable[..., subprocess.Popen[str]],
-    follow: Callable[[subprocess.Popen[str], str], list[str]],
-    small_run: tuple[str, ...],
-    tmp_path: Path,
-) -> None:
-    run = tmp_path / "run"
-    process = launch(
-        run,
-        *small_run,
-        "raas.instances=2",
-        "trainer_base.total_train_steps=12",
-        "trainer_base.evaluator.freq_steps=null",
-    )
-    said = follow(process, "step 3/")
-    announced = RunDirectory(run, create=False).endpoint("raas-0")
-    assert announced is not None
-    os.kill(announced.pid, signal.SIGKILL)
-    rest, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, "".join(said) + rest
-    assert "raas-0: killed by SIGKILL; raas-1 goes on" in rest
+@pytest.mark.system
+def test_what_the_live_services_can_do_is_what_a_run_gets(tmp_path: Path) -> None:
+    # short episodes leave more to the model, and a busy machine may be late
+    quick = ("--places", "12", "--window", "2", "--settle", "1.5", "--tolerance", "0.4", "--undisturbed", "0")
+    demonstrate(tmp_path, 180, *quick)
+    said = (tmp_path / "disturbed.log").read_text()
+    assert re.search("raas-0: killed by SIGKILL; .*slow.* go on", said)
+    assert "middle: it has left" in said
+    assert "slow: the run has ended" in said
+    assert list((tmp_path / "disturbed" / "endpoints").iterdir()) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.system
+def test_it_learns_as_well_as_undisturbed_runs(tmp_path: Path) -> None:
+    assert ": inside" in demonstrate(tmp_path, 1200)
+
+
+def test_the_interval_is_of_one_more_run() -> None:
+    interval = runpy.run_path(str(DEMO), run_name="demo")["interval"]
+    # t(97.5%, 2) = 4.303, s = 0.01
+    assert interval([0.94, 0.95, 0.96]) == pytest.approx((0.95 - 0.04969, 0.95 + 0.04969), abs=1e-5)

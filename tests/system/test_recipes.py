@@ -40,6 +40,7 @@ def checked(file: Path, model: Path) -> RunConfig:
 @pytest.mark.parametrize("file", RECIPES, ids=[file.stem for file in RECIPES])
 def test_a_recipe_is_right(file: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.syspath_prepend(str(file.parent))
     config = checked(file, model)
     assert config.model_ids
     assert config.experiment.experiment_name == file.stem

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.core.observability.run_directory import RunDirectory
+from astraflow.core.observability.run_directory import Announcement, RunDirectory
 from astraflow.errors import ConfigError, DataError
 
 
@@ -67,6 +67,11 @@ def test_announcements_are_read_back_and_tell_their_process(tmp_path: Path) -> N
     assert announced is not None
     assert announced.url == "http://127.0.0.1:1"
     assert run.endpoint("raas-0", os.getpid() + 1) is None  # left behind by another process
+    assert announced.here
+    assert not Announcement(name="far", url="http://far:1", pid=1, host="another machine").here
+    for _ in range(2):
+        run.withdraw("raas-0")
+    assert run.endpoint("raas-0") is None
 
 
 def test_a_broken_announcement_is_named(tmp_path: Path) -> None:
@@ -90,5 +95,8 @@ def test_two_runs_cannot_hold_one_directory(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False)
     assert "in use by another run" in done.stderr
+    assert run.held
+    assert RunDirectory(tmp_path).held
     run.release()
+    assert not run.held
     assert subprocess.run([sys.executable, "-c", other], check=False).returncode == 0
