@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from astraflow.core.config import write_settings
+from astraflow.core.config import read_settings, write_settings
 from astraflow.core.observability.lifeline import Child, await_announcement, spawn
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.errors import ConfigError
 from astraflow.launch.check import load_config
 from astraflow.launch.local import STAGE_GRACE, START_TIMEOUT, interruptible
-from astraflow.launch.model_source import ensure_model
-from astraflow.launch.specs import ModelPaths, ProcessSpec, raas_spec
+from astraflow.launch.specs import ModelPaths, ProcessSpec, launched, raas_spec
+from astraflow.raas.config import RaaSSettings
 
 OWN = ("rollout.*", "raas.threads", "raas.host", "raas.port", "raas.delta_full_sync_interval")
 OWN_OF_A_MODEL = ("raas.models.<model_id>.backend", "raas.models.<model_id>.embedded.*")
@@ -37,7 +37,7 @@ def join(run: Path, name: str, overrides: Sequence[str], say: Callable[[str], No
     """
     run_dir = RunDirectory(run, create=False)
     with interruptible():
-        spec, dataflow_url = joining_spec(run_dir, name, overrides, say)
+        spec, dataflow_url = joining_spec(run_dir, name, overrides)
         write_settings(spec.settings, spec.settings_path)
         child = spawn(spec.argv, spec.log_path, spec.env, spec.name)
         try:
@@ -51,9 +51,7 @@ def join(run: Path, name: str, overrides: Sequence[str], say: Callable[[str], No
             run_dir.withdraw(name)
 
 
-def joining_spec(
-    run_dir: RunDirectory, name: str, overrides: Sequence[str], say: Callable[[str], None]
-) -> tuple[ProcessSpec, str]:
+def joining_spec(run_dir: RunDirectory, name: str, overrides: Sequence[str]) -> tuple[ProcessSpec, str]:
     """The process to start, and Dataflow's address."""
     dataflow = run_dir.endpoint("dataflow")
     if not run_dir.held or dataflow is None:
@@ -66,7 +64,8 @@ def joining_spec(
         _check_own(override.partition("=")[0].removeprefix("+"))
     # of one RaaS: how many others there are says nothing about it
     config = load_config([run_dir.config], [*overrides, "raas.instances=1", "raas.scaling=null"])
-    paths = ModelPaths.of(config, ensure_model(config, run_dir, say))
+    first = read_settings(RaaSSettings, run_dir.settings(launched(0)))
+    paths = ModelPaths(next(iter(first.model_paths.values())), first.tokenizer_path)
     return raas_spec(config, run_dir, paths, dataflow.url, name), dataflow.url
 
 

@@ -19,7 +19,7 @@ def astraflow(*arguments: object, cwd: Path | None = None) -> subprocess.Complet
 def test_help_names_every_command() -> None:
     done = astraflow("--help")
     assert done.returncode == 0
-    for name in ("run", "eval", "bench", "version"):
+    for name in ("run", "join", "eval", "bench", "version"):
         assert name in done.stdout
 
 
@@ -73,6 +73,7 @@ def test_a_users_own_reward_is_found_in_the_working_directory(run_yaml: Path, tm
     [
         (["eval", "nowhere", "--config", "RUN"], "no Hugging Face directory"),
         (["bench", "async", "RUN", "--seeds", "1,b"], "expected whole numbers"),
+        (["join", "nowhere", "far"], "no run goes on there"),
         (["run", "nowhere.yaml"], "nowhere.yaml: No such file"),
     ],
 )

@@ -6,35 +6,33 @@ from pathlib import Path
 import pytest
 
 import astraflow.launch.join as joining
-from astraflow.core.config import Section, to_yaml
+from astraflow.core.config import Section, to_yaml, write_settings
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.errors import ConfigError, PeerError
-from astraflow.launch.base_model import cache_path
 from astraflow.launch.check import load_config
 from astraflow.launch.join import join, joining_spec
-from astraflow.launch.specs import ProcessSpec
+from astraflow.launch.specs import ModelPaths, ProcessSpec, raas_specs
 from astraflow.raas.config import RaaSSettings
 
 URL = "http://127.0.0.1:8000"
 
 
 @pytest.fixture
-def run_dir(run_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+def run_dir(run_yaml: Path, tmp_path: Path) -> RunDirectory:
     """Of a run that goes on, with two RaaS of its own."""
-    monkeypatch.setenv("ASTRAFLOW_CACHE", str(tmp_path / "cache"))
     config = load_config([run_yaml], ["raas.instances=2"])
-    assert config.base_model is not None
-    cache_path(config.base_model).mkdir(parents=True)
     run_dir = RunDirectory(tmp_path / "run")
     run_dir.config.write_text(to_yaml(config.values()), "utf-8")
+    [first, _] = raas_specs(config, run_dir, ModelPaths("/models/base", "/models/tokenizer"), URL)
+    write_settings(first.settings, first.settings_path)
     run_dir.hold()
     run_dir.announce("dataflow", URL)
     return run_dir
 
 
-def test_it_has_the_runs_settings_and_its_own(run_dir: RunDirectory, run_yaml: Path) -> None:
+def test_it_has_the_runs_settings_and_its_own(run_dir: RunDirectory) -> None:
     own = ["rollout.max_concurrent_rollouts=3", "raas.models.model0.embedded.max_running_requests=5", "raas.port=19090"]
-    spec, url = joining_spec(run_dir, "far", own, lambda text: None)
+    spec, url = joining_spec(run_dir, "far", own)
     assert (spec.name, spec.module, url) == ("far", "astraflow.raas.app", URL)
     settings = spec.settings
     assert isinstance(settings, RaaSSettings)
@@ -42,7 +40,7 @@ def test_it_has_the_runs_settings_and_its_own(run_dir: RunDirectory, run_yaml: P
     assert settings.rollout.max_concurrent_rollouts == 3
     assert settings.raas.models["model0"].embedded.max_running_requests == 5
     assert settings.raas.models["model0"].gconfig.n_samples == 4, "as the run samples"
-    assert settings.model_paths["model0"] == str(cache_path(load_config([run_yaml]).base_model))  # type: ignore[arg-type]
+    assert (settings.model_paths, settings.tokenizer_path) == ({"model0": "/models/base"}, "/models/tokenizer")
 
 
 @pytest.mark.parametrize(
@@ -57,7 +55,7 @@ def test_it_has_the_runs_settings_and_its_own(run_dir: RunDirectory, run_yaml: P
 )
 def test_what_is_the_runs_to_decide_is_refused(run_dir: RunDirectory, key: str) -> None:
     with pytest.raises(ConfigError, match=f"{key}: .* its own are rollout"):
-        joining_spec(run_dir, "far", [f"{key}=1"], lambda text: None)
+        joining_spec(run_dir, "far", [f"{key}=1"])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +63,7 @@ def test_what_is_the_runs_to_decide_is_refused(run_dir: RunDirectory, key: str) 
 )
 def test_a_name_that_is_taken_is_refused(run_dir: RunDirectory, name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        joining_spec(run_dir, name, [], lambda text: None)
+        joining_spec(run_dir, name, [])
 
 
 def test_there_is_nothing_to_join_where_no_run_goes_on(run_dir: RunDirectory, tmp_path: Path) -> None:
