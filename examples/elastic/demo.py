@@ -56,12 +56,13 @@ class Service:
 
 
 FAST, MIDDLE, SLOW = Service("fast", "raas-0", 128), Service("middle", "middle", 96), Service("slow", "slow", 64)
-PHASES = (
-    ("two services", (FAST, MIDDLE)),
-    ("a slow one joins late", (FAST, MIDDLE, SLOW)),
-    ("the fast one is killed", (MIDDLE, SLOW)),
-    ("the middle one drains", (SLOW,)),
-)
+PHASES = {
+    "two services": (FAST, MIDDLE),
+    "a slow one joins late": (FAST, MIDDLE, SLOW),
+    "the fast one is killed": (MIDDLE, SLOW),
+    "the middle one drains": (SLOW,),
+}
+"""What has happened → who lives."""
 
 
 class Run:
@@ -104,6 +105,7 @@ class Run:
 
     def episodes(self) -> int:
         """Episodes that have ended so far, by Dataflow's own count."""
+        self.check()
         lines = [line.split() for line in self._get("/metrics").decode().splitlines() if not line.startswith("#")]
         values = {line[0].partition("{")[0].removeprefix("astraflow_"): float(line[-1]) for line in lines if line}
         return int(SAMPLES * (values["acquisition_issued"] - values["acquisition_running"]))
@@ -180,25 +182,32 @@ def disturbed(root: Path, arguments: argparse.Namespace) -> tuple[dict[str, floa
     with running(root, 1, arguments) as run:
         run.join(MIDDLE)
         run.await_serving(FAST, MIDDLE)
-        events = (lambda: None, lambda: (run.join(SLOW), run.await_serving(SLOW)), lambda: run.kill(FAST))
-        good = []
-        for (what, live), event in zip(PHASES, (*events, lambda: run.drain(MIDDLE)), strict=True):
-            event()
-            good.append(window(run, what, live, arguments))
+        good = [window(run, "two services", arguments)]
+        run.join(SLOW)
+        run.await_serving(SLOW)
+        good.append(window(run, "a slow one joins late", arguments))
+        run.kill(FAST)
+        good.append(window(run, "the fast one is killed", arguments))
+        run.drain(MIDDLE)
+        good.append(window(run, "the middle one drains", arguments))
         return run.finish() if arguments.undisturbed else None, all(good)
 
 
-def window(run: Run, what: str, live: tuple[Service, ...], arguments: argparse.Namespace) -> bool:
+def window(run: Run, what: str, arguments: argparse.Namespace) -> bool:
     """Settle, measure, print; was it within the tolerance?"""
     time.sleep(arguments.settle)
     before, began = run.episodes(), time.monotonic()
     time.sleep(arguments.window)
-    run.check()
     after, ended = run.episodes(), time.monotonic()
-    rate, capacity = (after - before) / (ended - began), sum(service.capacity for service in live)
-    names = ", ".join(service.called for service in live)
+    rate, capacity = (after - before) / (ended - began), capacity_of(what)
+    names = ", ".join(service.called for service in PHASES[what])
     print(f"{what:<24} {names:<20} {rate:7.1f} episodes/s of {capacity:5.1f}: {rate / capacity:6.1%}", flush=True)
     return abs(rate / capacity - 1) <= arguments.tolerance
+
+
+def capacity_of(phase: str) -> float:
+    """Episodes a second that the live services can do together."""
+    return sum(service.capacity for service in PHASES[phase])
 
 
 def undisturbed(root: Path, seed: int, arguments: argparse.Namespace) -> dict[str, float]:
@@ -211,7 +220,7 @@ def undisturbed(root: Path, seed: int, arguments: argparse.Namespace) -> dict[st
 
 def steps_for(arguments: argparse.Namespace) -> int:
     """Training steps such that the last window ends before the run does, and not long before."""
-    rates = [sum(service.capacity for service in live) for _, live in PHASES]
+    rates = list(map(capacity_of, PHASES))
     return math.ceil(((arguments.settle + arguments.window) * sum(rates) + JOINING_S * rates[0]) / BATCH)
 
 
