@@ -10,6 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from astraflow.core.data import StopReason, Trajectory, Turn, Value
@@ -42,7 +43,7 @@ class LetterRaaS:
         self.chance = np.random.default_rng()
 
     def routes(self) -> list[Endpoint | StatusEndpoint]:
-        messages = {
+        messages: dict[str, type[msgspec.Struct]] = {
             "register_workflow": m.RegisterWorkflowRequest,
             "notify_version": m.RaaSNotifyVersionRequest,
             "submit": m.SubmitRequest,
@@ -55,9 +56,13 @@ class LetterRaaS:
     def status(self) -> m.RaaSStatus:
         """What counts for Dataflow is the version, and the digest that we took of our own weights."""
         versions = {MODEL: self.served} if self.served else {}
-        status = "ready" if self.served else "idle"
         return m.RaaSStatus(
-            status=status, engine_id=self.uid, backend="table", models=[MODEL], versions=versions, inflight=0
+            status="ready" if self.served else "idle",
+            engine_id=self.uid,
+            backend="table",
+            models=[MODEL],
+            versions=versions,
+            inflight=0,
         )
 
     async def register_workflow(self, request: m.RegisterWorkflowRequest) -> m.RegisterWorkflowResult:
@@ -91,14 +96,15 @@ class LetterRaaS:
         if n_samples is None or self.served is None or request.version not in (None, self.served.number):
             raise ConflictError(f"'{request.workflow_id}' is not registered, or version {request.version} not served")
         for task in request.tasks:
-            episodes = tuple(Episode((self.sample(task, number),)) for number in range(task.n_samples or n_samples))
+            numbers = range(task.n_samples or n_samples)
+            episodes = tuple(Episode((self.sample(task, number, self.served.number),)) for number in numbers)
             result = GroupResult(group_id=task.group_id, episodes=episodes)
             self.results[request.lane].setdefault(task.task_id, m.PulledItem(task_id=task.task_id, result=result))
         async with self.news:
             self.news.notify_all()
         return [m.Accepted(task_id=task.task_id, accepted=True) for task in request.tasks]
 
-    def sample(self, task: m.Task, number: int) -> Trajectory:
+    def sample(self, task: m.Task, number: int, version: int) -> Trajectory:
         """One episode: a letter asks, the model answers with one. All arrays of a turn are aligned."""
         asked = LETTERS.index(task.data["messages"][-1]["content"])
         scores = np.exp(self.table[asked] - self.table[asked].max())
@@ -108,7 +114,7 @@ class LetterRaaS:
             ids=np.array([asked, answer], np.int32),
             mask=np.array([0, 1], np.uint8),
             logprobs=np.array([0, np.log(probabilities[answer])], np.float32),
-            versions=np.array([-1, self.served.number], np.int32),
+            versions=np.array([-1, version], np.int32),
         )
         return Trajectory(
             task_id=task.task_id,

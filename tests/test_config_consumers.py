@@ -23,7 +23,7 @@ SOURCES = "\n".join(
 
 def sections() -> list[type[Section]]:
     modules = (observability_config, dataflow_config, raas_config, train_worker_config, launch_config)
-    found = {ExperimentConfig}
+    found: set[type[Section]] = {ExperimentConfig}
     for module in modules:
         found.update(
             c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Section) and c is not Section

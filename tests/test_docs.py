@@ -168,7 +168,11 @@ def followed(
 ) -> Iterator[dict[str, Future[None]]]:
     """Page → what comes of following it. Each has a folder of its own, and most wait for one process: two at a time."""
     small = shlex.join([*small_run, *SHORT])
-    pages = {item.callspec.params["page"]: None for item in request.session.items if FOLLOWS in item.nodeid}
+    pages = {
+        str(item.callspec.params["page"]): None
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and FOLLOWS in item.nodeid
+    }
     with ThreadPoolExecutor(2) as pool:
         yield {page: pool.submit(follow, page, make_clone(tmp_path_factory.mktemp("clone")), small) for page in pages}
 

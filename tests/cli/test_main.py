@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import astraflow.cli.main as cli
+from astraflow.errors import AstraFlowError
 
 
 def astraflow(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -88,7 +89,7 @@ def test_a_failed_run_ends_with_exit_code_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> None:
-        raise cli.AstraFlowError("raas-0 ended")
+        raise AstraFlowError("raas-0 ended")
 
     monkeypatch.setattr(cli, "app", fail)
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,7 +18,7 @@ from astraflow.core.weight_manager import WeightManager, receiver
 from astraflow.core.weight_manager.handover import digest_of
 from astraflow.core.weight_manager.payload import Payload
 from astraflow.core.weight_manager.receiver import Receiver
-from astraflow.core.weight_manager.transports import TRANSPORTS
+from astraflow.core.weight_manager.transports import TRANSPORTS, open_fetch
 from astraflow.errors import WeightError
 
 TOKEN = "secret"
@@ -198,17 +199,15 @@ def test_an_engine_that_was_changed_behind_our_back_is_found_out(transport: str,
 def test_a_bit_flipped_in_flight_is_found_and_the_full_version_comes(
     transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = receiver.open_fetch
-
     class Flipping:
-        def __init__(self, *args: object) -> None:
-            self._fetch = original(*args)  # type: ignore[arg-type]
+        def __init__(self, *args: Any) -> None:
+            self._fetch = open_fetch(*args)
             self._into = args[2]
 
         def run(self) -> bool:
             complete = self._fetch.run()
             if flips:
-                self._into[flips.pop() % len(self._into)] ^= 4  # type: ignore[index, arg-type]
+                self._into[flips.pop() % len(self._into)] ^= 4
             return complete
 
         def cancel(self) -> None:

@@ -26,7 +26,8 @@ from astraflow.core.config import ExperimentConfig
 from astraflow.core.data import GenerationHyperparameters, Manifest, Value, encode
 from astraflow.core.protocol import Server
 from astraflow.core.protocol import messages as m
-from astraflow.core.protocol.http import BODY_LIMIT, MSGPACK, SCHEMA_HEADER
+from astraflow.core.protocol.http import BODY_LIMIT, SCHEMA_HEADER
+from astraflow.core.protocol.openapi import MSGPACK
 from astraflow.core.text.tiny import tiny_tokenizer
 from astraflow.core.weight_manager import WeightManager
 from astraflow.dataflow.config import DataflowSettings
@@ -207,12 +208,14 @@ class Payload:
 
     def apply(self, weights: Any) -> None: ...
 
+    def rollback(self) -> None: ...
+
     def release(self) -> None: ...
 
 
 class Source:
-    async def pull(self, endpoint: str, wanted: Manifest) -> Payload:
-        return Payload(wanted)
+    async def pull(self, endpoint: str, manifest: Manifest) -> Payload:
+        return Payload(manifest)
 
     async def close(self) -> None: ...
 

@@ -103,7 +103,7 @@ def test_the_page_of_several_runs(make_run: Callable[..., Path], browse: Callabl
 )
 def test_the_browser_would_tell(browse: Callable[[Path], Any], tmp_path: Path, script: str) -> None:
     path = tmp_path / "bad.html"
-    head = '<!doctype html><meta charset="utf-8">' + POLICY.search(BASE.read_text("utf-8"))[0]  # type: ignore[index]
+    head = '<!doctype html><meta charset="utf-8">' + POLICY.search(BASE.read_text("utf-8"))[0]
     path.write_text(f"{head}<title>x</title><body><script>{script}</script>", "utf-8")
     assert browse(path).console != []
 

@@ -33,7 +33,7 @@ def finished(group_id: int, length: int = 5, drop: DropReason | None = None) -> 
     ]
 
 
-def report_of(events: list[Event], most: int = 20):  # type: ignore[no-untyped-def]
+def report_of(events: list[Event], most: int = 20):
     auditor = Auditor(most)
     for event in events:
         auditor.see(event)
@@ -100,7 +100,7 @@ def test_replays_are_counted_apart_and_taken_back() -> None:
 
 def test_other_groups_of_an_occurrence_are_counted() -> None:
     other = GroupKey("model1")
-    events = [Issue(0), Lease((1,), "a#1", 1.0), Finish(1, "a#1", (KEY, other)), Curate(1), Curate(2)]
+    events: list[Event] = [Issue(0), Lease((1,), "a#1", 1.0), Finish(1, "a#1", (KEY, other)), Curate(1), Curate(2)]
     events += [Serve((1,), 0), Acknowledge("model0", 1), Rewind("model0", 0), Requeue((1,))]
     events += [Lease((1,), "a#1", 1.0), Finish(1, "a#1", (KEY,)), Curate(1)]
     report = report_of(events)

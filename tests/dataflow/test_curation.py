@@ -134,7 +134,7 @@ def test_a_reward_that_is_no_float32_number_is_refused(reward: str) -> None:
 
 
 def test_shuffled_rewards_are_a_seeded_permutation_inside_the_group() -> None:
-    outcomes = [1.0, 0.0, 0.25, 0.5, 0.75, Invalid("gold")]
+    outcomes: list[Outcome] = [1.0, 0.0, 0.25, 0.5, 0.75, Invalid("gold")]
     runs = [curator(6, shuffle_seed=seed).close(OCCURRENCE, result(*outcomes))[0].group for seed in (1, 1, 2)]
     assert sorted(runs[0].rewards) == sorted(o for o in outcomes if isinstance(o, float))
     assert runs[0].rewards.tolist() == runs[1].rewards.tolist() != runs[2].rewards.tolist()

@@ -24,7 +24,7 @@ def ready() -> Policies:
 
 def changed(**fields: object) -> ReadyRequest:
     base = {name: getattr(READY, name) for name in READY.__struct_fields__}
-    return ReadyRequest(**{**base, **fields})  # type: ignore[arg-type]
+    return ReadyRequest(**{**base, **fields})
 
 
 @pytest.mark.parametrize(

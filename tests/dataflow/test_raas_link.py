@@ -176,7 +176,7 @@ def test_a_run_whose_workflow_no_raas_knows_is_over(make_settings: MakeSettings)
     async def test(rehearsal: Rehearsal) -> None:
         peer = raas("r")
 
-        async def unknown(request: m.RegisterWorkflowRequest) -> None:
+        async def unknown(request: m.RegisterWorkflowRequest) -> m.RegisterWorkflowResult:
             raise CallerError("unknown workflow 'rlvrr', did you mean 'rlvr'?")
 
         peer.register_workflow = unknown  # type: ignore[method-assign]

@@ -1,6 +1,7 @@
 """Who serves, who has room, who is gone."""
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from astraflow.dataflow.scripted import manifest
 from astraflow.errors import CallerError, InvariantError
 
 
-def request(uid: str = "r", port: int = 1, **capabilities: object) -> RegisterRaaSRequest:
+def request(uid: str = "r", port: int = 1, **capabilities: Any) -> RegisterRaaSRequest:
     return RegisterRaaSRequest(uid=uid, raas_url=f"http://h:{port}", capabilities=capabilities)
 
 
@@ -41,7 +42,7 @@ def pool_of(*uids: str, concurrency: int = 4, version: int | None = 0) -> RaaSPo
         ({"models": 3}, "lack one of model0"),
     ],
 )
-def test_wrong_capabilities_register_nothing(capabilities: dict[str, object], message: str) -> None:
+def test_wrong_capabilities_register_nothing(capabilities: dict[str, Any], message: str) -> None:
     pool = RaaSPool(["model0"])
     with pytest.raises(CallerError, match=message):
         pool.register(request(**capabilities), 0.0)
@@ -125,7 +126,7 @@ def test_suspect_then_dead_then_back() -> None:
     pool = pool_of("r")
     pool.take("r#1", 2)
     assert not pool.failed("r#1", "refused")
-    assert pool.get("r#1").health is Health.SUSPECT  # type: ignore[union-attr]
+    assert pool.get("r#1").health is Health.SUSPECT
     assert pool.serving == []
     pool.heard("r#1", 1.0)
     assert pool.serving[0].failure_count == 0
@@ -133,7 +134,7 @@ def test_suspect_then_dead_then_back() -> None:
     assert not pool.failed("r#1", "gone")
     assert pool.live == []
     pool.heard("r#1", 2.0)
-    assert pool.get("r#1").health is Health.DEAD  # type: ignore[union-attr]
+    assert pool.get("r#1").health is Health.DEAD
     pool.release("r#1", 2)
     pool.validate()
     registration = pool.register(request("r"), 3.0)
@@ -148,11 +149,11 @@ def test_silence_is_suspicious_and_death_only_without_an_answer() -> None:
     assert pool.missed(16.0) == ["a#1", "b#2"]
     assert pool.missed(17.0) == []  # they are asked once
     assert [i.key for i in pool.serving] == ["c#3"]
-    assert "no sign of life for 16 s" in pool.get("a#1").reason  # type: ignore[union-attr]
+    assert "no sign of life for 16 s" in pool.get("a#1").reason
     pool.heard("a#1", 18.0)
     assert (pool.unanswered("a#1"), pool.unanswered("b#2"), pool.unanswered("b#2")) == (False, True, False)
     assert [i.key for i in pool.serving] == ["a#1", "c#3"]
-    assert pool.get("b#2").health is Health.DEAD  # type: ignore[union-attr]
+    assert pool.get("b#2").health is Health.DEAD
 
 
 def test_how_long_silence_may_last_is_configured() -> None:
@@ -204,7 +205,7 @@ def test_a_process_that_takes_a_bad_name_stays_in_quarantine() -> None:
     failing(pool, "bad#1")
     key = pool.register(request("bad", incarnation="another"), 5.0).instance.key
     pool.prepared(key, 5.0)
-    assert pool.get(key).health is Health.QUARANTINED  # type: ignore[union-attr]
+    assert pool.get(key).health is Health.QUARANTINED
 
 
 def test_one_that_refuses_work_gets_none_until_a_sign_of_life() -> None:

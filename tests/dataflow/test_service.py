@@ -14,7 +14,8 @@ import pytest
 from astraflow.core.data import decode, encode
 from astraflow.core.protocol import in_process
 from astraflow.core.protocol import messages as m
-from astraflow.core.protocol.http import BODY_LIMIT, MSGPACK, SCHEMA_HEADER
+from astraflow.core.protocol.http import BODY_LIMIT, SCHEMA_HEADER
+from astraflow.core.protocol.openapi import MSGPACK
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.eval_log import EvalLog
 from astraflow.dataflow.scripted import Rehearsal, ScriptedRaaS, ScriptedTrainer, example_rows, manifest

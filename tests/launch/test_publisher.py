@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.core.config import ExperimentConfig, write_settings
+from astraflow.core.observability import log
 from astraflow.launch import publisher
 from astraflow.launch.evaluation import PublisherSettings
 
@@ -10,7 +11,7 @@ from astraflow.launch.evaluation import PublisherSettings
 def test_a_checkpoint_that_cannot_be_read_is_one_line_and_exit_code_1(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher.log, "configure", lambda: None)
+    monkeypatch.setattr(log, "configure", lambda: None)
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     settings = PublisherSettings(
         experiment=ExperimentConfig(experiment_name="e", trial_name="t", fileroot=str(tmp_path)),

@@ -7,8 +7,11 @@ import pytest
 
 from astraflow.core.config import read_settings, write_settings
 from astraflow.core.observability.run_directory import RunDirectory
+from astraflow.dataflow.config import DataflowSettings
 from astraflow.launch.config import RunConfig, load_config_tree
 from astraflow.launch.specs import ModelPaths, ProcessSpec, dataflow_spec, raas_specs, sft_spec, trainer_specs
+from astraflow.raas.config import RaaSSettings
+from astraflow.train_worker.config import SFTSettings, TrainWorkerSettings
 
 PATHS = ModelPaths("/models/base", "/models/tokenizer")
 URL = "http://127.0.0.1:8000"
@@ -58,14 +61,18 @@ def test_each_process_gets_its_threads(planned: Planned) -> None:
 
 
 def test_values_that_several_need_agree(planned: Planned) -> None:
-    dataflow, raas, _, trainer = (spec.settings for spec in planned.all())
+    dataflow, raas, other, trainer = (spec.settings for spec in planned.all())
+    assert isinstance(dataflow, DataflowSettings)
+    assert isinstance(raas, RaaSSettings)
+    assert isinstance(other, RaaSSettings)
+    assert isinstance(trainer, TrainWorkerSettings)
     assert trainer.n_samples == dataflow.gconfigs["model0"].n_samples == 4
     assert trainer.max_new_tokens == 12
     assert trainer.temperature == 0.8
     assert raas.dataflow_urls == [trainer.dataflow_url] == [URL]
     assert raas.model_paths == {"model0": trainer.model_path} == {"model0": "/models/base"}
     assert raas.tokenizer_path == dataflow.tokenizer_path == "/models/tokenizer"
-    assert {spec.settings.run_dir for spec in planned.all()} == {str(planned.run_dir.root)}
+    assert {each.run_dir for each in (dataflow, raas, other, trainer)} == {str(planned.run_dir.root)}
 
 
 def test_settings_are_read_as_they_were_written(planned: Planned) -> None:
@@ -77,6 +84,7 @@ def test_settings_are_read_as_they_were_written(planned: Planned) -> None:
 def test_the_base_model_has_a_process_of_its_own(planned: Planned, tmp_path: Path) -> None:
     spec = sft_spec(planned.config, planned.run_dir, tmp_path / "out")
     assert spec.module == "astraflow.train_worker.trainer.sft"
+    assert isinstance(spec.settings, SFTSettings)
     assert spec.settings.output_dir == str(tmp_path / "out")
     assert spec.env["OMP_NUM_THREADS"] == str(planned.config.base_model.threads)
 

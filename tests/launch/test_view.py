@@ -1,5 +1,7 @@
 import io
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -7,11 +9,11 @@ from rich.console import Console
 from astraflow.core.observability.sinks.base import Record
 from astraflow.core.observability.sinks.jsonl import JsonlReader, JsonlSink
 from astraflow.launch.progress import Progress
-from astraflow.launch.view import LiveView, PlainView, View, Watcher, cells, terminal_view
+from astraflow.launch.view import LiveView, PlainView, StatusThread, View, Watcher, cells, terminal_view
 
 
 class Status:
-    latest: dict[str, object] = {"status": "ready", "live": {}}
+    latest: Mapping[str, Any] = {"status": "ready", "live": {}}
 
 
 def progress_of(*steps: int) -> Progress:
@@ -72,7 +74,7 @@ def test_a_watcher_shows_each_completed_step(kind: str, tmp_path: Path) -> None:
     console = Console(file=stream, force_terminal=True, width=160)
     view: View = PlainView(stream) if kind == "plain" else LiveView(console)
     sink = JsonlSink(tmp_path / "metrics.jsonl")
-    watcher = Watcher(view, Progress(3, 2), JsonlReader(tmp_path / "metrics.jsonl"), Status())
+    watcher = Watcher(view, Progress(3, 2), JsonlReader(tmp_path / "metrics.jsonl"), cast(StatusThread, Status()))
     for step in (1, 2, 3):
         sink.write(Record(step=step, time=float(step), stats={}))
     watcher.tick()

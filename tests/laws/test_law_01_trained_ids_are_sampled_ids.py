@@ -30,10 +30,12 @@ def test_whatever_was_sampled_is_what_trains(through_padding: bool, sampled: lis
     engine = ScriptedInference(lambda request: sampled)
     episodes = asyncio.run(workflow.run_group(engine, group)).episodes
     if through_padding:
-        episodes = episodes_of(pad_episodes(episodes), group)
+        arrays = pad_episodes(episodes)
+        assert arrays is not None
+        episodes = episodes_of(arrays, group)
     (episode,) = episodes
     assert isinstance(episode, Episode)
     (trajectory,) = episode.trajectories
-    arrays = trajectory.arrays
-    assert arrays.ids[arrays.mask == 1].tolist() == sampled
-    assert arrays.ids[arrays.mask == 0].tolist() == engine.requests[0].input_ids.tolist()
+    trained = trajectory.arrays
+    assert trained.ids[trained.mask == 1].tolist() == sampled
+    assert trained.ids[trained.mask == 0].tolist() == engine.requests[0].input_ids.tolist()

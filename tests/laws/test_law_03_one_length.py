@@ -1,6 +1,7 @@
 """LAW 3: ids, mask, logprobs, versions have one length at every border; a violation names the turn."""
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ GROUP = GroupTask(task_id="t", group_id=1, data={}, n_samples=1)
 
 
 def turn(**changes: np.ndarray) -> Turn:
-    arrays = {
+    arrays: dict[str, Any] = {
         "ids": np.array([1, 2], np.int32),
         "mask": np.array([0, 1], np.uint8),
         "logprobs": np.array([0, -1], np.float32),

@@ -5,6 +5,8 @@ Data-parallel ranks are played one after another: each adds up its own bins with
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -59,7 +61,7 @@ def assert_same_gradients(left: Decoder, right: Decoder) -> None:
     for (name, a), (_, b) in zip(left.named_parameters(), right.named_parameters(), strict=True):
         assert a.grad is not None
         assert b.grad is not None
-        torch.testing.assert_close(a.grad, b.grad, atol=2e-6, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(a.grad, b.grad, atol=2e-6, rtol=1e-3, msg=partial("{}: {}".format, name))
 
 
 @pytest.mark.parametrize("how", ["token", "sequence", "prompt", "constant"])

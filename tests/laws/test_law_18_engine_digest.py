@@ -17,7 +17,8 @@ from torch import Tensor
 from astraflow.core.data import Manifest
 from astraflow.core.weight_manager import WeightManager
 from astraflow.core.weight_manager.handover import digest_of
-from astraflow.core.weight_manager.receiver import Payload, Receiver
+from astraflow.core.weight_manager.payload import Payload
+from astraflow.core.weight_manager.receiver import Receiver
 from astraflow.core.weight_manager.tensors import TensorHandover
 from astraflow.core.weight_manager.transports import TRANSPORTS
 from astraflow.core.weight_manager.transports.tcp import TcpFetch

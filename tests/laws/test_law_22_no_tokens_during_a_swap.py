@@ -20,7 +20,7 @@ def test_no_token_is_sampled_while_the_weights_are_gone() -> None:
 
         def ask(rid: str, length: int) -> asyncio.Task[object]:
             request = ModelRequest(rid=rid, input_ids=np.array([3, 9]), gconfig=config.new(max_new_tokens=length))
-            return asyncio.create_task(engine.agenerate(request))  # type: ignore[arg-type]
+            return asyncio.create_task(engine.agenerate(request))
 
         flight = ask("long", 300)
         await ask("short", 2)

@@ -30,7 +30,7 @@ def test_versions_change_exactly_where_the_logprobs_show_the_new_weights() -> No
         def ask(rid: str, length: int) -> asyncio.Task[ModelResponse]:
             config = GenerationHyperparameters(max_new_tokens=length, ignore_eos=True)
             request = ModelRequest(rid=rid, input_ids=np.array([3, 9, 20]), gconfig=config)
-            return asyncio.create_task(engine.agenerate(request))  # type: ignore[arg-type]
+            return asyncio.create_task(engine.agenerate(request))
 
         try:
             flight = ask("long", 300)

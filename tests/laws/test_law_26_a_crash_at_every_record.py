@@ -8,7 +8,7 @@ files are left out.
 
 import random
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +18,7 @@ from astraflow.dataflow.barrier import VersionBarrier
 from astraflow.dataflow.books import Books
 from astraflow.dataflow.config import CurriculumConfig, DifficultyConfig, GresoConfig, SolvedConfig
 from astraflow.dataflow.curriculum import Curriculum
+from astraflow.dataflow.data_serving import DataServing
 from astraflow.dataflow.ledger import (
     Acknowledge,
     Curate,
@@ -36,6 +37,10 @@ from astraflow.dataflow.prompts import visit_of
 from astraflow.dataflow.raas_pool import RaaSPool
 from astraflow.dataflow.records import (
     Announced,
+    Arrived,
+    Attended,
+    Batched,
+    Came,
     Item,
     Kept,
     Loaded,
@@ -43,6 +48,7 @@ from astraflow.dataflow.records import (
     Released,
     Snapshot,
     SnapshotTaken,
+    Started,
     TrainerReady,
     Var,
 )
@@ -95,7 +101,7 @@ class Disk:
                     snapshot, records = decode(item.snapshot, Snapshot), []
                 case Var():
                     published[MODEL] = decode(item.value, Published)
-                case Kept() | Released():
+                case Kept() | Came() | Released():
                     pass
                 case _:
                     records.append(item)
@@ -135,11 +141,19 @@ class Dataflow:
         self.pool = RaaSPool([MODEL])
         self.policies = Policies({MODEL: 1})
         loaded, published = disk.load()
-        self.buffer: Any = Buffer()
+        self.buffer = Buffer()
         self.curriculum = curriculum()
         self.books = Books(replay(loaded, self.policies, published, self.curriculum), self.pool, disk)
+        serving = cast(DataServing, self.buffer)  # as much of it as recovery uses
         self.recovery = Recovery(
-            self.policies, self.books, self.buffer, self.pool, VersionBarrier(1.0), self.curriculum, ETA, 0.5
+            self.policies,
+            self.books,
+            serving,
+            self.pool,
+            VersionBarrier(1.0),
+            self.curriculum,
+            ETA,
+            0.5,
         )
         kept = disk.kept()
         self.recovery.restart(kept.get)
@@ -373,7 +387,9 @@ class World:
                     entry = ledger.get(item.group_id)
                     if ledger.handle(item) and entry is not None:
                         fresh.visited(entry.prompt_id, entry.epoch, item.visit)
-                case Kept() | Released() | Var() | SnapshotTaken() | TrainerReady() | Announced():
+                case Kept() | Came() | Released() | Var() | SnapshotTaken():
+                    pass
+                case TrainerReady() | Announced() | Started() | Arrived() | Attended() | Batched():
                     pass
                 case _:
                     ledger.handle(item)

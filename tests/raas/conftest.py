@@ -26,7 +26,7 @@ TOKENIZER = tiny_tokenizer()
 END = TOKENIZER.eos_token_ids[0]
 
 
-def manifest(version: int, digest: str | None = None, model_id: str = "model0") -> Manifest:
+def manifest_of(version: int, digest: str | None = None, model_id: str = "model0") -> Manifest:
     entry = TensorEntry(name="w", shape=(1,), dtype="float32", offset=0, nbytes=4, digest="0" * 32)
     return Manifest(model_id=model_id, version=version, tensors=(entry,), digest=digest or f"digest-{version}")
 
@@ -46,6 +46,8 @@ class FakePayload:
     def apply(self, weights: Any) -> None:
         if self.broken:
             raise WeightError("the engine does not hold the version after it was applied; rolled back")
+
+    def rollback(self) -> None: ...
 
     def release(self) -> None:
         self.released = True
@@ -68,15 +70,15 @@ class FakeWeights:
     def __post_init__(self) -> None:
         self.arrive.set()
 
-    async def pull(self, endpoint: str, wanted: Manifest) -> FakePayload:
-        self.pulls.append(wanted.version)
+    async def pull(self, endpoint: str, manifest: Manifest) -> FakePayload:
+        self.pulls.append(manifest.version)
         self.pulling.set()
         await self.arrive.wait()
         if self.broken_delta:
             self.broken_delta = False
-            payload = FakePayload(wanted, broken=True, mode="delta")
+            payload = FakePayload(manifest, broken=True, mode="delta")
         else:
-            payload = FakePayload(wanted if self.newest is None else manifest(self.newest), self.broken)
+            payload = FakePayload(manifest if self.newest is None else manifest_of(self.newest), self.broken)
         self.payloads.append(payload)
         return payload
 
@@ -112,7 +114,7 @@ class Harness:
             model_id="model0",
             version=version if announced is None else announced,
             sender_endpoint="x:1",
-            manifest=manifest(version, digest),
+            manifest=manifest_of(version, digest),
         )
         return await self.client.notify_version(request)
 

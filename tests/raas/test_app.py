@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 
 from astraflow.core.config import ExperimentConfig, write_settings
 from astraflow.core.data import GenerationHyperparameters
+from astraflow.core.observability import log
 from astraflow.core.observability.lifeline import spawn
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.protocol import Endpoint, RaaSClient, Server, build_app
@@ -173,7 +174,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_a_tokenizer_that_cannot_be_read_is_one_line_and_exit_code_1(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app.log, "configure", lambda: None)
+    monkeypatch.setattr(log, "configure", lambda: None)
     written = settings(tmp_path)
     (tmp_path / "model" / "tokenizer.json").write_text("{")
     run_dir = RunDirectory(tmp_path)

@@ -1,5 +1,6 @@
 """POST /generate."""
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from astraflow.core.data import GenerationHyperparameters, ModelRequest
 from astraflow.core.protocol import messages as m
 from astraflow.errors import CallerError, ConflictError, PeerError
 from astraflow.raas.generate import generate
-from tests.raas.conftest import END
+from tests.raas.conftest import END, Harness
 
 
 def request(**changes: Any) -> m.GenerateRequest:
@@ -23,6 +24,12 @@ def long_answer(asked: ModelRequest) -> list[int]:
 
 
 LONG = GenerationHyperparameters(max_new_tokens=64)
+
+
+async def stream_of(h: Harness) -> AsyncGenerator[m.GeneratedPart, None]:
+    stream = await generate(h.service.router, request(gconfig=LONG, stream=True))
+    assert isinstance(stream, AsyncGenerator)
+    return stream
 
 
 def test_token_ids_in_token_ids_and_versions_out(raas) -> None:
@@ -72,7 +79,7 @@ def test_a_stream_that_is_preempted_goes_on_without_a_gap_or_a_token_twice(raas)
     async def body(h) -> None:
         await h.publish(3)
         tokens: list[int] = []
-        async for part in await generate(h.service.router, request(gconfig=LONG, stream=True)):
+        async for part in await stream_of(h):
             tokens += part.output_tokens.tolist()
             if len(tokens) == 10:
                 await h.service.pause(m.PauseRequest(model_id="model0", mode="abort"))
@@ -85,9 +92,9 @@ def test_a_stream_that_is_preempted_goes_on_without_a_gap_or_a_token_twice(raas)
 def test_who_joins_a_request_under_way_gets_all_of_it(raas) -> None:
     async def body(h) -> None:
         await h.publish(3)
-        first = await generate(h.service.router, request(gconfig=LONG, stream=True))
+        first = await stream_of(h)
         tokens = (await anext(first)).output_tokens.tolist()
-        second = await generate(h.service.router, request(gconfig=LONG, stream=True))
+        second = await stream_of(h)
         joined = np.concatenate([part.output_tokens async for part in second]).tolist()
         async for part in first:
             tokens += part.output_tokens.tolist()
@@ -100,7 +107,7 @@ def test_who_joins_a_request_under_way_gets_all_of_it(raas) -> None:
 def test_who_stops_listening_ends_the_generation(raas) -> None:
     async def body(h) -> None:
         await h.publish(3)
-        stream = await generate(h.service.router, request(gconfig=LONG, stream=True))
+        stream = await stream_of(h)
         await anext(stream)
         await stream.aclose()
         await h.engine.close()

@@ -271,7 +271,7 @@ def test_shutdown_asks_the_program_to_stop(raas) -> None:
 def test_who_waits_for_a_result_is_answered_when_the_service_closes(raas) -> None:
     async def body(h) -> None:
         waiting = asyncio.create_task(h.client.pull(m.PullRequest(timeout=60)))
-        while not h.service._finished._waiters:  # type: ignore[attr-defined]
+        while not h.service._finished._waiters:
             await asyncio.sleep(0)
         await h.service.close()
         assert await asyncio.wait_for(waiting, 5) == []

@@ -13,7 +13,7 @@ from astraflow.train_worker.optim import Optimizer, learning_rate
 
 
 def rates(total: int, **options: object) -> list[float]:
-    config = OptimizerConfig(lr=1.0, **options)  # type: ignore[arg-type]
+    config = OptimizerConfig(lr=1.0, **options)
     return [learning_rate(config, step, total) for step in range(total)]
 
 

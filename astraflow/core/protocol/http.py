@@ -11,7 +11,7 @@ import asyncio
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -135,7 +135,7 @@ class Peer:
 
     async def stream(
         self, path: str, request: msgspec.Struct, reply: type[T], *, timeout: float | None = None
-    ) -> AsyncIterator[T]:
+    ) -> AsyncGenerator[T, None]:
         """POST a struct and decode the frames of the answer as they come, `timeout` seconds apart at most."""
         limit = httpx.USE_CLIENT_DEFAULT if timeout is None else timeout
         body: dict[str, Any] = {"content": encode(request), "headers": {"Content-Type": MSGPACK}}

@@ -13,12 +13,12 @@ from astraflow.errors import DataError
 
 def alone(q: Tensor, k: Tensor, v: Tensor, lengths: list[int]) -> Tensor:
     """One sequence at a time."""
-    parts = zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True)
-    rows = [
-        F.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in part), is_causal=True, enable_gqa=True)
-        for part in parts
-    ]
-    return torch.cat([row[0].transpose(0, 1) for row in rows])
+    rows = []
+    for part in zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True):
+        q_1, k_1, v_1 = (x.transpose(0, 1)[None] for x in part)
+        row = F.scaled_dot_product_attention(q_1, k_1, v_1, is_causal=True, enable_gqa=True)
+        rows.append(row[0].transpose(0, 1))
+    return torch.cat(rows)
 
 
 @pytest.mark.parametrize("lengths", [[5], [1, 1], [3, 4, 3], [1, 40, 2, 17, 3, 100, 16, 33]])

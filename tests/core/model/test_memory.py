@@ -1,10 +1,10 @@
+import ctypes
 import sys
 
 import pytest
 import torch
 from torch import nn
 
-from astraflow.core.model import memory
 from astraflow.core.model.memory import return_free_memory, return_large_blocks
 
 
@@ -28,7 +28,7 @@ def test_a_real_model_gives_them_back(monkeypatch: pytest.MonkeyPatch) -> None:
             asked.append((0, kept))
             return 1
 
-    monkeypatch.setattr(memory.ctypes, "CDLL", Library)
+    monkeypatch.setattr(ctypes, "CDLL", Library)
     with torch.device("meta"):
         model = nn.Linear(10_000, 10_000)
     assert return_large_blocks(model)

@@ -12,7 +12,8 @@ import pytest
 from astraflow.core.data import encode
 from astraflow.core.protocol import Endpoint, Peer, RaaSClient, Server, StatusEndpoint, build_app, in_process
 from astraflow.core.protocol import messages as m
-from astraflow.core.protocol.http import BODY_LIMIT, MSGPACK, SCHEMA_HEADER
+from astraflow.core.protocol.http import BODY_LIMIT, SCHEMA_HEADER
+from astraflow.core.protocol.openapi import MSGPACK
 from astraflow.errors import CallerError, ConflictError, DeadlineError, InvariantError, PeerError
 
 TOKEN = "secret"

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from astraflow.core.weight_manager.agent_pipe import Publish, Settings, pack, read_order
+from astraflow.core.weight_manager.agent_pipe import Order, Publish, Settings, pack, read_order
 from astraflow.core.weight_manager.layout import lay_out
 
 SETTINGS = Settings(
@@ -20,7 +20,7 @@ SETTINGS = Settings(
 
 
 def test_orders_arrive_as_they_were_given() -> None:
-    orders = [SETTINGS, Publish(version=1, half=0)]
+    orders: list[Order] = [SETTINGS, Publish(version=1, half=0)]
     stream = io.BytesIO(b"".join(pack(order) for order in orders))
     assert [read_order(stream) for _ in orders] == orders
     assert read_order(stream) is None

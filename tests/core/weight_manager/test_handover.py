@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -53,7 +55,12 @@ def test_an_alias_with_a_storage_of_its_own_is_filled_proven_and_undone() -> Non
 
 def test_what_does_not_fit_is_refused_before_anything_changes() -> None:
     manifest, data = version(1)
-    for wrong in ({"b": np.zeros(4, np.uint16)}, {"b": np.zeros(3, np.uint16).tobytes()}, {"extra": np.zeros(1)}):
+    spoilt: list[dict[str, Any]] = [
+        {"b": np.zeros(4, np.uint16)},
+        {"b": np.zeros(3, np.uint16).tobytes()},
+        {"extra": np.zeros(1)},
+    ]
+    for wrong in spoilt:
         weights = {**engine(), **wrong}
         with pytest.raises(WeightError, match=next(iter(wrong))):
             handover_for(weights).apply(manifest, memoryview(data))

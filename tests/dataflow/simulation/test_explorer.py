@@ -120,7 +120,9 @@ def test_a_group_blocked_by_one_sample_is_found(monkeypatch: pytest.MonkeyPatch)
     """A group ends with its last sample, and nothing ends a sample that is stuck."""
 
     async def wait_for_ever(self: EpisodeWorkflow, engine: Any, task: EpisodeTask, policy: GroupPolicy) -> Episode:
-        return Episode(tuple(await self.run(engine, task)))
+        trajectories = await self.run(engine, task)
+        assert isinstance(trajectories, list)
+        return Episode(tuple(trajectories))
 
     monkeypatch.setattr(EpisodeWorkflow, "_episode", wait_for_ever)
     found_within_a_minute("blocked group")

@@ -31,7 +31,7 @@ def test_sections_and_the_text_between_them_keep_their_order_and_lines() -> None
 
 
 def test_anchors_may_stand_on_one_line_with_their_text() -> None:
-    assert parse("<!-- section:a -->text<!-- /section:a -->").section("a").text == "text"  # type: ignore[union-attr]
+    assert parse("<!-- section:a -->text<!-- /section:a -->").section("a").text == "text"
 
 
 def test_anchors_in_code_are_text() -> None:

@@ -114,7 +114,7 @@ def test_a_skill_that_cannot_be_compiled_is_a_failed_training(make: Callable[...
     file.write_text(file.read_text("utf-8") + "\nMine.\n", "utf-8")
     loop = make(rounds=1)
     assert loop.both() is WaitResult.FAILED
-    assert "edited by hand" in loop.rounds.status(1).detail  # type: ignore[union-attr]
+    assert "edited by hand" in loop.rounds.status(1).detail
 
 
 def test_held_out_cases_leave_no_trace(make: Callable[..., Loop], store: TraceStore, tasks: Tasks) -> None:
@@ -196,7 +196,7 @@ def test_a_failed_training_leads_on_by_policy(
 def test_a_training_command_that_is_not_there_is_a_failed_training(make: Callable[..., Loop]) -> None:
     loop = make(train_command=["/no/such/program"])
     assert loop.both() is WaitResult.FAILED
-    assert "No such file" in loop.rounds.status(1).detail  # type: ignore[union-attr]
+    assert "No such file" in loop.rounds.status(1).detail
 
 
 def test_held_out_cases_may_not_be_training_cases(optimizer: Optimizer, tasks: Tasks) -> None:

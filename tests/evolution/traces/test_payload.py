@@ -82,11 +82,11 @@ def test_a_tool_call_without_a_tool_is_not_recorded() -> None:
 
 def test_files_are_named_relative_to_the_working_directory() -> None:
     given = {**CALL, "tool_name": "Edit", "cwd": "/repo", "tool_input": {"file_path": "/repo/a/b.py"}}
-    assert adapt(given, "PostToolUse")["files_touched"] == ["a/b.py"]  # type: ignore[index]
+    assert adapt(given, "PostToolUse")["files_touched"] == ["a/b.py"]
     given["tool_input"] = {"file_path": "/repository/b.py"}
-    assert adapt(given, "PostToolUse")["files_touched"] == ["/repository/b.py"]  # type: ignore[index]
+    assert adapt(given, "PostToolUse")["files_touched"] == ["/repository/b.py"]
     searched = {**CALL, "tool_name": "Grep", "tool_input": {"path": "src", "pattern": "x"}}
-    assert adapt(searched, "PostToolUse")["files_touched"] == []  # type: ignore[index]
+    assert adapt(searched, "PostToolUse")["files_touched"] == []
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_a_status_goes_forward_only(rounds: Rounds) -> None:
     rounds.set_status(1, RoundStatus.OPTIMIZATION_COMPLETE)
     with pytest.raises(DataError, match="cannot become"):
         rounds.set_status(1, RoundStatus.TRAINING_COMPLETE)
-    assert rounds.status(1).status is RoundStatus.OPTIMIZATION_COMPLETE  # type: ignore[union-attr]
+    assert rounds.status(1).status is RoundStatus.OPTIMIZATION_COMPLETE
 
 
 class Clock:
@@ -152,7 +152,7 @@ def test_the_status_parses_while_it_is_written(rounds: Rounds) -> None:
     process.stdout.readline()
     details = set()
     for _ in range(2000):
-        details.add(len(rounds.status(1).detail))  # type: ignore[union-attr]
+        details.add(len(rounds.status(1).detail))
     process.kill()
     process.wait()
     process.stdout.close()

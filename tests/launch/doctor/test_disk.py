@@ -19,7 +19,9 @@ def free(size: int) -> Callable[[Path], SimpleNamespace]:
 
 
 def test_no_space(subject: Callable[..., Subject]) -> None:
-    cache_path(subject().config.base_model).mkdir(parents=True)
+    base_model = subject().config.base_model
+    assert base_model is not None
+    cache_path(base_model).mkdir(parents=True)
     needed = RECORDS + 4 * parameters(MODEL)
     assert [f.severity for f in check(subject(), free(needed))] == [Severity.OK]
     (found,) = check(subject(), free(needed - 1))

@@ -1,5 +1,6 @@
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,7 @@ def test_parameters_are_counted_as_the_decoder_has_them(preset: str) -> None:
 
 @pytest.mark.parametrize("option", ["tie_word_embeddings", "qkv_bias", "output_bias", "mlp_bias"])
 def test_every_option_of_a_decoder_counts(option: str) -> None:
+    options: dict[str, Any] = {option: True}
     config = ModelConfig(
         model_type="llama",
         vocab_size=40,
@@ -46,6 +48,6 @@ def test_every_option_of_a_decoder_counts(option: str) -> None:
         num_key_value_heads=1,
         head_dim=6,
         max_position_embeddings=16,
-        **{option: True},
+        **options,
     )
     assert parameters(config) == sum(p.numel() for p in Decoder(config).parameters())

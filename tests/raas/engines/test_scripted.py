@@ -15,7 +15,7 @@ from astraflow.raas.engines.scripted import ScriptedEngine
 def ask(engine: ScriptedEngine, prompt: list[int], **config: object) -> ModelResponse:
     gconfig = GenerationHyperparameters(**config)  # type: ignore[arg-type]
     request = ModelRequest(rid="r", input_ids=np.array(prompt), gconfig=gconfig)
-    return asyncio.run(engine.agenerate(request))  # type: ignore[arg-type]
+    return asyncio.run(engine.agenerate(request))
 
 
 def test_answers_come_from_a_table_of_prompts() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -21,7 +23,7 @@ from astraflow.train_worker.algorithms.normalisation import normalise
 from astraflow.train_worker.config import NormConfig
 
 
-def one_row(mask: list[int], outcome: float = 1.0, **options: float) -> Tensor:
+def one_row(mask: list[int], outcome: float = 1.0, **options: Any) -> Tensor:
     """GAE of one row with a reward on its last sampled token, on the sampled tokens."""
     masks, rows = torch.tensor(mask), torch.tensor([0, len(mask)])
     values = options.pop("values", None)
@@ -37,7 +39,7 @@ def test_gaps_cost_nothing(mask: list[int]) -> None:
 
 
 def test_gae_with_values() -> None:
-    advantages = one_row([0, 1, 1, 1, 0, 0], values=[0.1, 0.2, 0.3, 0.4, 0, 0], gamma=1.0, lam=0.95)  # type: ignore[arg-type]
+    advantages = one_row([0, 1, 1, 1, 0, 0], values=[0.1, 0.2, 0.3, 0.4, 0, 0], gamma=1.0, lam=0.95)
     assert advantages.tolist() == pytest.approx([0.7365, 0.67, 0.6])
 
 

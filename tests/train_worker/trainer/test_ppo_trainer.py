@@ -214,8 +214,12 @@ def test_its_logprobs_of_the_kept_trajectories_stand_beside_the_engines(
 ) -> None:
     bench = Bench(scripted, tmp_path, 1)
     batches: list[Any] = []
-    make = bench.make_batch
-    bench.dataflow.make_batch = lambda version: batches.append(make(version)) or batches[-1]
+
+    def make_batch(version: int) -> Any:
+        batches.append(bench.make_batch(version))
+        return batches[-1]
+
+    bench.dataflow.make_batch = make_batch
     bench.train()
     lines = RunDirectory(tmp_path).trainer_logprobs(1, "model0").read_bytes().splitlines()
     kept = [msgspec.json.decode(line, type=TrainerLogprobs) for line in lines]

@@ -39,7 +39,7 @@ class Process:
                 total_train_steps=6,
                 train_batch_size=4,
                 evaluator=EvaluatorConfig(eval_at_start=True),
-                recover=RecoverConfig(mode=mode, freq_steps=2),  # type: ignore[arg-type]
+                recover=RecoverConfig(mode=mode, freq_steps=2),
             ),
             dataflow_url="http://dataflow",
             run_dir=str(root),

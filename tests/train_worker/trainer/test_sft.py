@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 import torch
 
+from astraflow.core.dataset.registry import DATASET_REGISTRY
 from astraflow.core.model import load_model, packed_attention, packed_positions
 from astraflow.core.text.tiny import tiny_tokenizer
 from astraflow.core.text.tokenizer import load_tokenizer
 from astraflow.errors import DataError
+from astraflow.train_worker.algorithms.aggregation import token_weights
 from astraflow.train_worker.config import OptimizerConfig, SFTConfig, SFTDatasetConfig
+from astraflow.train_worker.engine.base import TokenOutputs
+from astraflow.train_worker.packed_rows import PackedRows
 from astraflow.train_worker.trainer import sft
 
 WORDS = {"one": "two", "three": "four", "five": "six"}
@@ -28,10 +32,10 @@ def word_pairs(suffix: str = "") -> list[dict[str, Any]]:
 
 
 def config(monkeypatch: pytest.MonkeyPatch, steps: int = 80) -> SFTConfig:
-    monkeypatch.setattr(sft.DATASET_REGISTRY, "resolve", lambda name: word_pairs)
+    monkeypatch.setattr(DATASET_REGISTRY, "resolve", lambda name: word_pairs)
     return SFTConfig(
         preset="tiny-0.2m",
-        dataset=SFTDatasetConfig(dataset_fn="tests:word_pairs", suffix="!"),  # type: ignore[call-arg]
+        dataset=SFTDatasetConfig(dataset_fn="tests:word_pairs", suffix="!"),
         total_train_steps=steps,
         train_batch_size=4,
         threads=1,
@@ -43,7 +47,7 @@ def test_it_learns_and_writes_a_model(monkeypatch: pytest.MonkeyPatch, tmp_path:
     sft.run(config(monkeypatch), tmp_path / "model")
     decoder, _ = load_model(tmp_path / "model")
     tokenizer = load_tokenizer(tmp_path / "model")
-    rows = sft.demonstrations(SFTDatasetConfig(dataset_fn="tests:word_pairs", suffix="!"), tokenizer)  # type: ignore[call-arg]
+    rows = sft.demonstrations(SFTDatasetConfig(dataset_fn="tests:word_pairs", suffix="!"), tokenizer)
     hidden = decoder(rows.input_ids, packed_positions(rows.cu_seqlens), packed_attention(rows.cu_seqlens))
     targets = rows.mask.nonzero().squeeze(1)
     predicted = decoder.logits(hidden[targets - 1]).argmax(-1)
@@ -82,7 +86,7 @@ def test_a_row_that_is_neither_is_named(row: dict[str, Any], message: str) -> No
 
 
 def test_long_rows_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(sft.DATASET_REGISTRY, "resolve", lambda name: word_pairs)
+    monkeypatch.setattr(DATASET_REGISTRY, "resolve", lambda name: word_pairs)
     with caplog.at_level(logging.WARNING):
         rows = sft.demonstrations(SFTDatasetConfig(dataset_fn="d:f", max_length=10), tiny_tokenizer())
     assert len(rows.lengths) == 1
@@ -99,7 +103,7 @@ def test_each_epoch_sees_each_row_once() -> None:
 
 
 def test_the_loss_is_the_mean_over_target_tokens() -> None:
-    rows = sft.PackedRows(torch.tensor([3]), torch.tensor([1, 2, 3]), torch.tensor([False, True, True]))
-    outputs = sft.TokenOutputs(torch.tensor([0.0, -1.0, -3.0]), torch.zeros(3))
-    weights = sft.token_weights(rows.mask, rows.cu_seqlens)
+    rows = PackedRows(torch.tensor([3]), torch.tensor([1, 2, 3]), torch.tensor([False, True, True]))
+    outputs = TokenOutputs(torch.tensor([0.0, -1.0, -3.0]), torch.zeros(3))
+    weights = token_weights(rows.mask, rows.cu_seqlens)
     assert (sft.negative_log_likelihood(rows, outputs) * weights).sum().item() == 2

@@ -98,7 +98,9 @@ def test_more_samples_than_were_asked_for_are_refused() -> None:
 
 def test_padding_and_reading_are_inverse() -> None:
     episodes = episodes_of(padded(), GROUP)
-    again = episodes_of(pad_episodes([*episodes, Failed("crash")]), GROUP)
+    padded_again = pad_episodes([*episodes, Failed("crash")])
+    assert padded_again is not None
+    again = episodes_of(padded_again, GROUP)
     for before, after in zip(episodes, again, strict=True):
         (a,), (b,) = before.trajectories, after.trajectories
         assert [turn.ids.tolist() for turn in a.turns] == [turn.ids.tolist() for turn in b.turns]

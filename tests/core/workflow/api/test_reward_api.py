@@ -117,7 +117,7 @@ def test_the_first_traceback_is_kept() -> None:
         wrapper = AsyncRewardWrapper(reward, max_workers=0)
         await wrapper("", "crash", [], [])
         await wrapper("", "none", [], [])
-        assert "KeyError" in wrapper.first_traceback
+        assert "KeyError" in str(wrapper.first_traceback)
 
     asyncio.run(body())
 

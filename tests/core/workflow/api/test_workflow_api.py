@@ -1,6 +1,8 @@
 """What the base class of episodes guarantees."""
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from astraflow.errors import EngineError, InvariantError
 class Scripted(EpisodeWorkflow):
     """Samples two tokens, after doing whatever `acts` says for the sample's index and attempt."""
 
-    def __init__(self, acts: dict[int, list[object]] | None = None) -> None:
+    def __init__(self, acts: Mapping[int, list[Any]] | None = None) -> None:
         super().__init__(GenerationHyperparameters(n_samples=3, max_new_tokens=2))
         self.acts = acts or {}
         self.prepared = 0

@@ -12,7 +12,8 @@ from astraflow.core.workflow.reward.math_format import math_format_reward
 )
 def test_right_pays_one_and_form_a_tenth(text: str, correct: float, form: float) -> None:
     reward = math_format_reward("", text, [], [], answer="7")
-    assert reward == Value(pytest.approx(correct + 0.1 * form), {"correct": correct, "format": form})
+    assert isinstance(reward, Value)
+    assert (reward.value, reward.parts) == (pytest.approx(correct + 0.1 * form), {"correct": correct, "format": form})
 
 
 def test_a_gold_that_is_no_number_is_invalid() -> None:
