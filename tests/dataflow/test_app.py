@@ -91,7 +91,7 @@ def test_it_serves_over_a_socket_and_stops_on_sigterm(tmp_path: Path) -> None:
         await serving
 
     with program(tmp_path) as process:
-        asyncio.run(asyncio.wait_for(body(url_of(tmp_path, process)), 30))
+        asyncio.run(asyncio.wait_for(body(url_of(tmp_path, process)), 60))
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=60)
     assert process.returncode == 0, log
@@ -109,7 +109,7 @@ def test_a_run_that_cannot_go_on_tells_its_trainer_and_exits_with_one(tmp_path: 
         await serving
 
     with program(tmp_path) as process:
-        asyncio.run(asyncio.wait_for(body(url_of(tmp_path, process)), 30))
+        asyncio.run(asyncio.wait_for(body(url_of(tmp_path, process)), 60))
         _, log = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "the run stops: WorkflowError: 8 samples in a row" in log
@@ -125,7 +125,7 @@ def test_a_run_that_cannot_go_on_tells_its_trainer_and_exits_with_one(tmp_path: 
 )
 def test_a_wrong_dataset_ends_it_with_one_line(tmp_path: Path, dataset_fn: str, message: str) -> None:
     with program(tmp_path, dataset_fn) as process:
-        _, log = process.communicate(timeout=20)
+        _, log = process.communicate(timeout=60)
     assert process.returncode == 1
     assert message in log
     assert "Traceback" not in log

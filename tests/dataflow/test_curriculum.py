@@ -215,4 +215,4 @@ def test_a_run_of_a_mixture_leaves_solved_prompts_out_and_goes_on_after_a_restar
         assert not {0, 1, 6, 7} & set(late)  # prompts 0 and 1 of both datasets
         assert set(late) == {2, 3, 4, 5, 8}
 
-    asyncio.run(asyncio.wait_for(whole(), 30))
+    asyncio.run(asyncio.wait_for(whole(), 60))

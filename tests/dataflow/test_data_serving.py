@@ -72,7 +72,7 @@ class Bench:
 
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(body(), 10))
+    asyncio.run(asyncio.wait_for(body(), 60))
 
 
 def test_versions_one_to_five_with_a_bound_of_two_serve_three_to_five() -> None:

@@ -95,6 +95,6 @@ def test_a_writer_that_is_stopped_in_a_commit_leaves_nobody_waiting(tmp_path: Pa
         assert not promise.done()
         store.go.set()
         await journal.close()
-        await asyncio.wait_for(promise, 5)
+        await asyncio.wait_for(promise, 60)
 
     asyncio.run(main())

@@ -36,7 +36,7 @@ def run(settings: DataflowSettings, test: Callable[[Rehearsal], Awaitable[None]]
             rehearsal.service.books.ledger.validate()
             rehearsal.service.pool.validate()
 
-    asyncio.run(asyncio.wait_for(body(), 20))
+    asyncio.run(asyncio.wait_for(body(), 60))
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -28,7 +28,7 @@ def run(settings: DataflowSettings, test: Callable[[Rehearsal], Awaitable[None]]
         async with Rehearsal(settings).running() as rehearsal:
             await test(rehearsal)
 
-    asyncio.run(asyncio.wait_for(body(), 20))
+    asyncio.run(asyncio.wait_for(body(), 60))
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -40,7 +40,7 @@ def test_status_says_who_waits_on_what(make_settings: MakeSettings) -> None:
     async def test(rehearsal: Rehearsal) -> None:
         trainer = rehearsal.trainer(4)
         await trainer.begin()
-        asking = asyncio.create_task(trainer.batch(5))
+        asking = asyncio.create_task(trainer.batch())
         await until(lambda: bool(rehearsal.service.waits.describe()))
         status = await rehearsal.client.status()
         assert status["status"] == "starting"

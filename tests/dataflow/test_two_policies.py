@@ -38,6 +38,11 @@ def raas() -> ScriptedRaaS:
     return peer
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
 def rehearsal_of(make_settings: MakeSettings, **dataflow: object) -> Rehearsal:
     return Rehearsal(make_settings(N, MODELS, ledger={"durable": False}, **dataflow))
 
@@ -57,15 +62,16 @@ def test_rows_are_split_by_model_and_versions_leave_together(make_settings: Make
                 assert not set(replies[0].batch.group_id.tolist()) & set(replies[1].batch.group_id.tolist())
                 trainers[0].version = trainers[0].step = step
                 first = asyncio.create_task(trainers[0].announce())
-                await asyncio.sleep(0.02)
-                assert not first.done()  # its announcement waits for the other's
+                # its announcement waits for the other's
+                await until(lambda: any("version" in w["who"] for w in rehearsal.service.status()["waiting"]))
+                assert not first.done()
                 (waiting,) = [w for w in rehearsal.service.status()["waiting"] if "version" in w["who"]]
                 assert waiting["on"] == "the versions of model1"
                 trainers[1].version = trainers[1].step = step
                 await trainers[1].announce()
                 await first
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_independent_policies_wait_for_nobody(make_settings: MakeSettings) -> None:
@@ -80,7 +86,7 @@ def test_independent_policies_wait_for_nobody(make_settings: MakeSettings) -> No
             agents = rehearsal.service.status()["agents"]
             assert (agents["model0"]["version"], agents["model1"]["version"]) == (3, 0)
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 @pytest.mark.parametrize("barrier", ["barrier", "independent"])
@@ -90,7 +96,7 @@ def test_the_death_of_one_policy_stalls_no_other(
     monkeypatch.setattr("astraflow.dataflow.service.CLOCK_S", 0.05)
 
     async def scenario() -> None:
-        rehearsal = rehearsal_of(make_settings, barrier=barrier, barrier_timeout_s=0.3)
+        rehearsal = rehearsal_of(make_settings, barrier=barrier, barrier_timeout_s=1.0)
         async with rehearsal.running():
             await rehearsal.join(raas())
             living, dying = (rehearsal.trainer(GROUPS * N, model_id) for model_id in MODELS)
@@ -107,7 +113,7 @@ def test_the_death_of_one_policy_stalls_no_other(
             await asyncio.gather(living.train(), dying.train())
             rehearsal.service.books.ledger.validate()
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_one_that_has_made_its_last_step_holds_up_nobody(make_settings: MakeSettings) -> None:
@@ -122,7 +128,7 @@ def test_one_that_has_made_its_last_step_holds_up_nobody(make_settings: MakeSett
                 await long.train()
             assert rehearsal.service.books.absent == {"model0"}
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_bad_request_joins_no_barrier(make_settings: MakeSettings) -> None:
@@ -136,7 +142,7 @@ def test_a_bad_request_joins_no_barrier(make_settings: MakeSettings) -> None:
             await asyncio.gather(first.begin(), second.begin())
             await asyncio.gather(first.train(), second.train())
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_an_evaluation_at_the_start_holds_the_versions_of_all_policies(make_settings: MakeSettings) -> None:
@@ -144,17 +150,17 @@ def test_an_evaluation_at_the_start_holds_the_versions_of_all_policies(make_sett
         workflows = {"e": {"workflow_cls": "rlvr", "gconfig_overrides": {"n_samples": 1}}}
         sets = {"d": {"dataset_fn": "a.b:c", "eval_workflow": "e", "greedy": False}}
         settings = make_settings(
-            N, MODELS, ledger={"durable": False}, eval_workflows=workflows, eval_datasets=sets, barrier_timeout_s=5
+            N, MODELS, ledger={"durable": False}, eval_workflows=workflows, eval_datasets=sets, barrier_timeout_s=60
         )
         rehearsal = Rehearsal(settings, eval_rows={"d": example_rows(2)})
         async with rehearsal.running():
             await rehearsal.join(raas())
             first, second = (rehearsal.trainer(GROUPS * N, model_id) for model_id in MODELS)
             begun = asyncio.create_task(second.begin(run_eval=True))
-            await asyncio.sleep(0.05)
+            await until(lambda: bool(rehearsal.service.status()["waiting"]))
             (waiting,) = rehearsal.service.status()["waiting"]
             assert waiting["on"] == "the first version of model0"
             replies = await asyncio.gather(first.begin(run_eval=True), begun)
             assert all(reply.eval_results is not None for reply in replies)
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
