@@ -67,7 +67,7 @@ def lend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lend]:
         yield publish
 
 
-def soon(seconds: float = 20.0) -> float:
+def soon(seconds: float = 60.0) -> float:
     return time.monotonic() + seconds
 
 

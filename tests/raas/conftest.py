@@ -128,7 +128,7 @@ class Harness:
 
     async def results(self, count: int = 1, lane: m.Lane = "train") -> list[m.PulledItem]:
         """Wait until `count` results are there."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 items = await self.client.pull(m.PullRequest(timeout=5, lane=lane))
                 if len(items) >= count:
@@ -153,7 +153,7 @@ def raas(tmp_path: Path) -> Callable[..., None]:
 
     def run(body: Body, **options: Any) -> None:
         async def main() -> None:
-            async with asyncio.timeout(30), _harness(tmp_path, **options) as harness:
+            async with asyncio.timeout(60), _harness(tmp_path, **options) as harness:
                 await body(harness)
 
         asyncio.run(main())

@@ -110,10 +110,10 @@ def test_at_most_max_concurrent_groups_run_and_the_rest_queues(raas) -> None:
 
 def test_a_long_poll_answers_when_a_result_comes(raas) -> None:
     async def body(h) -> None:
-        polling = asyncio.create_task(h.client.pull(m.PullRequest(timeout=20)))
+        polling = asyncio.create_task(h.client.pull(m.PullRequest(timeout=60)))
         await asyncio.sleep(0)
         await h.submit("t1")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert [item.task_id for item in await polling] == ["t1"]
 
     ready(raas, body)
@@ -176,7 +176,7 @@ def test_a_broken_invariant_stops_the_program(raas) -> None:
     async def body(h) -> None:
         await h.register(workflow_cls="test_raises", reward_fn=None, workflow_kwargs={"how": "invariant"})
         await h.submit("t1")
-        await asyncio.wait_for(h.service.stopping.wait(), 5)
+        await asyncio.wait_for(h.service.stopping.wait(), 30)
         assert isinstance(h.service.broken, InvariantError)
         assert (await h.client.status()).status == "error"
 
@@ -274,6 +274,6 @@ def test_who_waits_for_a_result_is_answered_when_the_service_closes(raas) -> Non
         while not h.service._finished._waiters:
             await asyncio.sleep(0)
         await h.service.close()
-        assert await asyncio.wait_for(waiting, 5) == []
+        assert await asyncio.wait_for(waiting, 30) == []
 
     raas(body)

@@ -172,16 +172,19 @@ def test_the_raas_of_the_page_with_our_trainer(folder: Folder) -> None:
         client.notify_version(0, 0)
         share = []
         for step in range(1, STEPS + 1):
-            batch = client.get_batch(step - 1, timeout=20).batch
+            batch = client.get_batch(step - 1, timeout=60).batch
             ages = step - 1 - batch.versions[batch.loss_mask.astype(bool)]
             assert set(ages.tolist()) <= {0, 1, 2}
             share.append(batch.rewards.mean())
             client.notify_version(step, step, publish(step))
         assert 0.4 < np.mean(share) < 0.6
+        while (served := client.initialize()["raas_pool"]["instances"][0]["version"]) != STEPS:
+            assert served < STEPS
+            time.sleep(0.02)
         # a version whose bytes are not what its manifest says is not served
         true = publish(STEPS)
         (weights / str(STEPS + 1)).write_bytes(data[:-4] + b"\0\0\0\1")
-        client.get_batch(STEPS, timeout=20)
+        client.get_batch(STEPS, timeout=60)
         client.notify_version(STEPS + 1, STEPS + 1, msgspec.structs.replace(true, version=STEPS + 1))
         time.sleep(0.5)
         (instance,) = client.initialize()["raas_pool"]["instances"]

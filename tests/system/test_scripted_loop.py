@@ -82,7 +82,7 @@ def test_twenty_steps_account_for_every_occurrence(tmp_path: Path) -> None:
             }
             assert {i["version"] for i in status["raas_pool"]["instances"]} <= {19, 20}
 
-    asyncio.run(asyncio.wait_for(body(), 30))
+    asyncio.run(asyncio.wait_for(body(), 60))
     lines = (tmp_path / "trajectories" / "step_000005.jsonl").read_bytes().splitlines()
     samples = [msgspec.json.decode(line) for line in lines]
     assert {"trained"} <= {sample["outcome"] for sample in samples} <= {"trained", "zero_advantage"}
@@ -123,4 +123,4 @@ def test_an_injected_over_age_group_is_dropped(tmp_path: Path) -> None:
             assert (await reply).buffer_stats["dropped/stale"] == 1
             rehearsal.service.books.ledger.validate()
 
-    asyncio.run(asyncio.wait_for(body(), 30))
+    asyncio.run(asyncio.wait_for(body(), 60))

@@ -78,7 +78,7 @@ def _bench(tmp_path: Path, scripted: SimpleNamespace, loop: asyncio.AbstractEven
 
 def test_a_run_from_settings_to_exit(bench: Bench) -> None:
     process = bench.start(bench.settings())
-    _, log = process.communicate(timeout=60)
+    _, log = process.communicate(timeout=120)
     assert process.returncode == 0, log
     records = [json.loads(line) for line in RunDirectory(bench.root).metrics.read_text("utf-8").splitlines()]
     assert [record["step"] for record in records] == [1, 2]
@@ -93,16 +93,16 @@ def test_a_run_from_settings_to_exit(bench: Bench) -> None:
 def test_sigterm_while_it_waits_ends_it_in_order(bench: Bench) -> None:
     asked = bench.dataflow.hold_batches()
     process = bench.start(bench.settings())
-    assert asked.wait(timeout=60)
+    assert asked.wait(timeout=120)
     process.send_signal(signal.SIGTERM)
-    _, log = process.communicate(timeout=30)
+    _, log = process.communicate(timeout=120)
     assert process.returncode == 143, log
     assert "stopped by a signal" in log
 
 
 def test_a_missing_model_is_a_configuration_error(bench: Bench) -> None:
     process = bench.start(bench.settings(model_path=str(bench.root / "nothing")))
-    _, log = process.communicate(timeout=30)
+    _, log = process.communicate(timeout=120)
     assert process.returncode == 2
     assert "ConfigError" in log
     assert "Traceback" not in log
@@ -110,6 +110,6 @@ def test_a_missing_model_is_a_configuration_error(bench: Bench) -> None:
 
 def test_settings_that_cannot_be_read(bench: Bench) -> None:
     process = bench.start(bench.root / "none.json")
-    _, log = process.communicate(timeout=30)
+    _, log = process.communicate(timeout=120)
     assert process.returncode == 2
     assert "settings file" in log

@@ -33,7 +33,7 @@ def published() -> Iterator[Published]:
         yield Published(manager.get_sender_endpoint(), manager.manifest(3))
 
 
-def pull(endpoint: str, manifest: Manifest, token: str = "secret", timeout: float = 10.0) -> Payload:
+def pull(endpoint: str, manifest: Manifest, token: str = "secret", timeout: float = 60.0) -> Payload:
     async def body() -> Payload:
         receiver = Receiver("127.0.0.1", 1, token)
         try:

@@ -36,14 +36,14 @@ class Agent:
                 layout=LAYOUT,
             )
         )
-        report = self.process.receive(time.monotonic() + 30, "that it listens")
+        report = self.process.receive(time.monotonic() + 60, "that it listens")
         assert isinstance(report, Listening)
         self.url = f"http://127.0.0.1:{report.port}"
 
     def publish(self, version: int, half: int) -> Published | Superseded:
         self.buffer.finish(half, version)
         self.process.send(Publish(version=version, half=half))
-        report = self.process.receive(time.monotonic() + 30, "the version")
+        report = self.process.receive(time.monotonic() + 60, "the version")
         assert isinstance(report, Published | Superseded)
         return report
 
@@ -85,7 +85,7 @@ def test_routes_answer_as_documented(agent: Agent) -> None:
 def test_a_version_overwritten_before_its_digests_are_done_never_existed(agent: Agent) -> None:
     agent.buffer.begin(0)
     agent.process.send(Publish(version=0, half=0))
-    assert agent.process.receive(time.monotonic() + 30, "the version") == Superseded(version=0)
+    assert agent.process.receive(time.monotonic() + 60, "the version") == Superseded(version=0)
 
 
 def test_a_wait_for_a_silent_agent_ends_at_its_deadline(agent: Agent) -> None:
@@ -100,7 +100,7 @@ def test_a_manifest_longer_than_a_pipe_arrives(agent: Agent) -> None:
         agent.process.send(Publish(version=version, half=version % 2))
     manifests: list[Manifest] = []
     while not manifests or manifests[-1].version < 1999:
-        report = agent.process.receive(time.monotonic() + 30, "every version")
+        report = agent.process.receive(time.monotonic() + 60, "every version")
         if isinstance(report, Published):
             manifests.append(report.manifest)
     assert manifests[-1].digest == manifests[0].digest

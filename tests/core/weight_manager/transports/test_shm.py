@@ -14,7 +14,7 @@ from astraflow.errors import PeerError, WeightError
 
 def fetch(path: str | None, length: int = 10, offset: int = 4096) -> bool:
     grant = Grant(host="127.0.0.1", version=1, length=length, path=path, offset=offset)
-    return ShmFetch(grant, memoryview(bytearray(length)), time.monotonic() + 5).run()
+    return ShmFetch(grant, memoryview(bytearray(length)), time.monotonic() + 60).run()
 
 
 def test_a_sender_without_a_segment_is_refused() -> None:

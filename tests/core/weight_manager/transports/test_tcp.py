@@ -69,13 +69,13 @@ def serve() -> Iterator[Serve]:
         yield start
 
 
-def fetch(port: int, into: bytearray, seconds: float = 10.0) -> bool:
+def fetch(port: int, into: bytearray, seconds: float = 60.0) -> bool:
     grant = Grant(host="127.0.0.1", version=1, length=len(into), port=port, ticket=TICKET)
     return TcpFetch(grant, memoryview(into), time.monotonic() + seconds).run()
 
 
 def ask(port: int, ticket: bytes, offset: int, length: int) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port), timeout=5)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     connection.sendall(REQUEST.pack(ticket, offset, length))
     return connection
 

@@ -46,8 +46,9 @@ def test_the_one_that_overruns_is_killed_and_the_others_are_computed() -> None:
     async def body() -> None:
         pool = RewardPool(1)
         shipment = ship(act)
-        first = await pool.run(shipment, call("0"), 0.3)
-        got = await asyncio.gather(*(pool.run(shipment, call(each), 0.3) for each in ("0", "60", "0", "die", "0")))
+        first = await pool.run(shipment, call("0"), 30)
+        limits = {"0": 30, "60": 0.3, "die": 30}
+        got = await asyncio.gather(*(pool.run(shipment, call(c), limits[c]) for c in ("0", "60", "0", "die", "0")))
         assert got[0] == first, "the same worker"
         assert got[1] == Invalid("timeout")
         assert isinstance(got[3], Invalid)
@@ -65,8 +66,8 @@ def test_a_deadline_does_not_count_the_time_in_line() -> None:
     async def body() -> None:
         pool = RewardPool(1)
         shipment = ship(act)
-        got = await asyncio.gather(*(pool.run(shipment, call("0.3"), 1.0) for _ in range(4)))
-        assert all(isinstance(reward, Value) for reward in got), "1.2 s in line, each within its second"
+        got = await asyncio.gather(*(pool.run(shipment, call("0.4"), 2.0) for _ in range(6)))
+        assert all(isinstance(reward, Value) for reward in got), "2.4 s in line, each within its two seconds"
         pool.close()
 
     asyncio.run(body())
@@ -76,11 +77,11 @@ def test_a_reply_that_came_while_the_loop_was_busy_counts() -> None:
     async def body() -> None:
         pool = RewardPool(1)
         shipment = ship(act)
-        await pool.run(shipment, call("0"), 5)
+        await pool.run(shipment, call("0"), 30)
         waiting = asyncio.create_task(pool.run(shipment, call("0.05"), 0.2))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        time.sleep(0.5)
+        time.sleep(1.5)
         assert isinstance(await waiting, Value)
         pool.close()
 
@@ -90,10 +91,10 @@ def test_a_reply_that_came_while_the_loop_was_busy_counts() -> None:
 def test_code_that_keeps_the_interpreters_lock_is_killed_too() -> None:
     async def body() -> None:
         pool = RewardPool(1)
-        await pool.run(ship(act), call("0"), 5)
+        await pool.run(ship(act), call("0"), 30)
         start = time.monotonic()
         assert await pool.run(ship(stuck_in_c), call(""), 0.2) == Invalid("timeout")
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 30, "it would go on for minutes"
         pool.close()
 
     asyncio.run(body())
@@ -102,7 +103,7 @@ def test_code_that_keeps_the_interpreters_lock_is_killed_too() -> None:
 def test_several_workers_share_the_line() -> None:
     async def body() -> None:
         pool = RewardPool(2)
-        got = await asyncio.gather(*(pool.run(ship(act), call("0.1"), 5) for _ in range(6)))
+        got = await asyncio.gather(*(pool.run(ship(act), call("0.1"), 30) for _ in range(6)))
         assert len({reward.value for reward in got}) == 2
         pool.close()
 
@@ -112,9 +113,9 @@ def test_several_workers_share_the_line() -> None:
 def test_a_function_that_cannot_be_imported_answers_each_call_with_the_reason() -> None:
     async def body() -> None:
         pool = RewardPool(1)
-        got = await asyncio.gather(*(pool.run(ship("no.such:module"), call(""), 5) for _ in range(3)))
+        got = await asyncio.gather(*(pool.run(ship("no.such:module"), call(""), 30) for _ in range(3)))
         assert all(isinstance(reward, Invalid) and "no.such" in reward.detail for reward in got)
-        assert isinstance(await pool.run(ship(act), call("0"), 5), Value)
+        assert isinstance(await pool.run(ship(act), call("0"), 30), Value)
         pool.close()
 
     asyncio.run(body())
@@ -126,10 +127,10 @@ def test_a_module_that_kills_its_importer_costs_one_worker(tmp_path, monkeypatch
 
     async def body() -> None:
         pool = RewardPool(1)
-        first = await pool.run(ship("deadly:fn"), call(""), 5)
+        first = await pool.run(ship("deadly:fn"), call(""), 30)
         assert isinstance(first, Invalid)
         assert "deadly:fn could not be loaded" in first.detail
-        assert await pool.run(ship("deadly:fn"), call(""), 5) == first
+        assert await pool.run(ship("deadly:fn"), call(""), 30) == first
         assert pool._workers == []
         pool.close()
 
@@ -140,11 +141,11 @@ def test_a_cancelled_call_is_not_computed_and_harms_nobody() -> None:
     async def body() -> None:
         pool = RewardPool(1)
         shipment = ship(act)
-        await pool.run(shipment, call("0"), 5)
-        waiting = asyncio.create_task(pool.run(shipment, call("0.05"), 5))
+        await pool.run(shipment, call("0"), 30)
+        waiting = asyncio.create_task(pool.run(shipment, call("0.05"), 30))
         await asyncio.sleep(0.01)
         waiting.cancel()
-        assert isinstance(await pool.run(shipment, call("0"), 5), Value)
+        assert isinstance(await pool.run(shipment, call("0"), 30), Value)
         pool.close()
 
     asyncio.run(body())
@@ -167,9 +168,9 @@ def test_closing_cancels_what_is_still_wanted_and_leaves_no_process() -> None:
 
 def test_a_pool_outlives_its_event_loop_and_its_processes_do_not_outlive_it() -> None:
     pool = RewardPool(1)
-    asyncio.run(pool.run(ship(act), call("0"), 5))
+    asyncio.run(pool.run(ship(act), call("0"), 30))
     (first,) = pool._processes
-    asyncio.run(pool.run(ship(act), call("0"), 5))
+    asyncio.run(pool.run(ship(act), call("0"), 30))
     (second,) = pool._processes
     assert first.popen.returncode is not None
     del pool
@@ -203,10 +204,10 @@ def test_workers_end_with_their_parent_even_when_stuck_and_load_no_torch() -> No
         asyncio.run(main())
         """
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
     loaded, pid = done.stdout.split()
     assert loaded == "0.0"
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while alive(int(pid)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
