@@ -59,7 +59,7 @@ def test_what_fails_on_every_call_stops_the_run_with_its_first_traceback(
             assert rehearsal.service.error.kind == "WorkflowError"
             assert (await rehearsal.client.status())["error"] == str(rehearsal.service.error)
 
-    asyncio.run(asyncio.wait_for(body(), 20))
+    asyncio.run(asyncio.wait_for(body(), 60))
     assert first in caplog.text
 
 
@@ -80,4 +80,4 @@ def test_a_sample_that_fails_ends_alone(tmp_path: Path) -> None:
             assert lost >= 20
             assert not rehearsal.service.stopping.is_set()
 
-    asyncio.run(asyncio.wait_for(body(), 20))
+    asyncio.run(asyncio.wait_for(body(), 60))

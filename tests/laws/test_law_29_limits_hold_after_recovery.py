@@ -63,4 +63,4 @@ def test_no_more_than_the_bound_is_ever_accepted_or_running(tmp_path: Path, step
                 assert admission.accepted + admission.running == (ETA + step + trained + 1) * BATCH
                 await trainer.train()
 
-    asyncio.run(asyncio.wait_for(body(), 20))
+    asyncio.run(asyncio.wait_for(body(), 60))

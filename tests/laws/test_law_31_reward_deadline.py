@@ -21,9 +21,9 @@ def never_lets_go(prompt: str, completions: str, prompt_ids: list[int], completi
 
 def test_the_deadline_starts_when_the_reward_runs() -> None:
     async def body() -> None:
-        wrapper = AsyncRewardWrapper(naps, timeout_seconds=1.0, max_workers=1)
-        rewards = await asyncio.gather(*(wrapper("", "0.3", [], []) for _ in range(4)))
-        assert rewards == [Value(1.0)] * 4, "1.2 s in line for one worker, each within its own deadline"
+        wrapper = AsyncRewardWrapper(naps, timeout_seconds=2.0, max_workers=1)
+        rewards = await asyncio.gather(*(wrapper("", "0.4", [], []) for _ in range(6)))
+        assert rewards == [Value(1.0)] * 6, "2.4 s in line for one worker, each within its own deadline"
         wrapper.close()
 
     asyncio.run(body())
@@ -44,7 +44,7 @@ def test_what_overruns_is_killed(function) -> None:
 
 def test_a_timeout_takes_nobody_with_it() -> None:
     async def body() -> None:
-        wrapper = AsyncRewardWrapper(naps, timeout_seconds=0.3, max_workers=1)
+        wrapper = AsyncRewardWrapper(naps, timeout_seconds=1.0, max_workers=1)
         rewards = await asyncio.gather(*(wrapper("", nap, [], []) for nap in ("0", "60", "0")))
         assert rewards == [Value(1.0), Invalid("timeout"), Value(1.0)]
         wrapper.close()

@@ -221,9 +221,9 @@ async def streaming() -> AsyncIterator[tuple[Parts, Peer]]:
     parts = Parts()
     server = Server(build_app("test", TOKEN, [Endpoint("POST", "/parts", m.Empty, parts.route)]))
     serving = asyncio.create_task(server.serve())
-    peer = Peer(server.url, TOKEN, timeout=20)
+    peer = Peer(server.url, TOKEN, timeout=60)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             yield parts, peer
     finally:
         await peer.close()
