@@ -16,8 +16,8 @@ import pytest
 
 from astraflow.core.model import load_model
 
-STOP_WITHIN_S = 30.0
-"""10 s on a machine of its own; others may use this one, and the report is drawn as well."""
+STOP_WITHIN_S = 10.0
+"""On a machine of its own."""
 
 Launch = Callable[..., subprocess.Popen[str]]
 Follow = Callable[[subprocess.Popen[str], str], list[str]]
@@ -66,6 +66,11 @@ def test_the_model_learns_by_the_whole_system(launch: Launch, follow: Follow, tm
     assert processes_of(tmp_path / "run") == {}
 
 
+def stop_within_s() -> float:
+    """STOP_WITHIN_S, longer by as much as others use the machine."""
+    return STOP_WITHIN_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 @pytest.mark.parametrize(
     ("victim", "order", "exit_code"),
     [
@@ -91,7 +96,7 @@ def test_a_death_or_ctrl_c_in_the_middle_ends_everything(
     began = time.monotonic()
     os.kill(targets[0], order)
     rest, _ = process.communicate(timeout=60)
-    assert time.monotonic() - began < STOP_WITHIN_S
+    assert time.monotonic() - began < stop_within_s()
     assert process.returncode == exit_code, "".join(lines) + rest
     if victim:
         assert f"{victim.removesuffix('.json')} (pid {targets[0]}) ended: killed by SIGKILL" in rest
@@ -107,8 +112,8 @@ def test_nothing_outlives_a_launcher_that_is_killed(
     follow(process, "step 3/")
     waits = [os.pidfd_open(pid) for pid in processes_of(tmp_path / "run")]
     process.kill()
-    process.communicate(timeout=STOP_WITHIN_S)
-    deadline = time.monotonic() + STOP_WITHIN_S
+    process.communicate(timeout=stop_within_s())
+    deadline = time.monotonic() + stop_within_s()
     for descriptor in waits:
         readable, _, _ = select.select([descriptor], [], [], deadline - time.monotonic())
         assert readable, "a pidfd is readable once its process has ended"
