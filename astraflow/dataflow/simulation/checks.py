@@ -7,15 +7,26 @@ the peers see, whenever time passes: nobody starves. Trainers check invariant 3 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
 from astraflow.dataflow.audit import Auditor
-from astraflow.dataflow.ledger import Curate, Drop, Finish, Issue, Lease, Requeue, Rewind, Serve, State
+from astraflow.dataflow.ledger import (
+    Acknowledge,
+    Curate,
+    Drop,
+    Finish,
+    Issue,
+    Lease,
+    Requeue,
+    Rewind,
+    Serve,
+    Settle,
+)
 from astraflow.dataflow.records import Announced, Attended, Record, Started, TrainerReady
-from astraflow.dataflow.replays import replay_count
+from astraflow.dataflow.simulation.scenario import Scenario
 
 PATIENCE_S = 1.5
 """Longest that something may stand still though nothing is lacking: below the service's clock, which would heal it."""
@@ -32,41 +43,51 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class LogChecks:
-    """What the log says, counted anew; `see` each record in order."""
+    """What the log says, counted anew; `see` each record in order.
 
-    def __init__(
-        self, n_samples: int, max_staleness: int, wrong: Callable[[str, str], None], replay_ratio: float = 0.0
-    ) -> None:
-        """wrong: told (kind, text) of each violation. replay_ratio: share of a batch that may be trained again."""
+    Places are what the bound counts: a group takes one, or, where samples are counted, as many as it began with until
+    it is known how many it has.
+    """
+
+    def __init__(self, scenario: Scenario, wrong: Callable[[str, str], None]) -> None:
+        """wrong: told (kind, text) of each violation."""
         self.auditor = Auditor()
         self.records = 0
         self.leases = 0
         """Times that occurrences were leased."""
         self.running = 0
-        self.accepted: Counter[str] = Counter()
+        """Groups that are queued or leased."""
+        self.held: Counter[str] = Counter()
+        """model → places of its groups that are done, ready or in the batch which waits for acknowledgement."""
         self.step: dict[str, int] = {}
-        self.batch: dict[str, int] = {}
         self.dropped: Counter[str] = Counter()
         self.absent: set[str] = set()
-        self._n_samples = n_samples
-        self._max_staleness = max_staleness
-        self._replay_ratio = replay_ratio
-        self._replays: dict[str, dict[int, int]] = {}
-        """model → step → places that replays took; those of the batch that waits under the step to come."""
+        self._scenario = scenario
+        self._group = scenario.group_places
+        self._batch: dict[str, int] = {}
+        """model → places of a batch."""
+        self._places: dict[int, int] = {}
+        """Group from ready on → its places, where it may be fewer than it began with."""
+        self._ready: dict[str, dict[int, None]] = defaultdict(dict)
+        self._served: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        """model → the new and the replayed groups of the batch that waits for acknowledgement."""
+        self._trained: dict[str, dict[int, tuple[int, ...]]] = defaultdict(dict)
+        """model → step → what it trained for the first time, while a trainer can still go back of it."""
         self._wrong = wrong
         self._told = 0
 
     def credit(self, model_id: str, step: int) -> int:
-        """Groups that invariant 2 lets start on a RaaS that serves the version of `step`."""
-        batch = self.batch[model_id]
-        limit = (self._max_staleness + min(step, self.step[model_id]) + 1) * batch
-        reserved = self._max_staleness * replay_count(batch, self._replay_ratio)
-        replayed = sum(self._replays.get(model_id, {}).values())
-        return limit - reserved - replayed - self.accepted[model_id] - self.running
+        """Places that invariant 2 leaves for groups on a RaaS that serves the version of `step`."""
+        eta, now, batch = self._scenario.max_staleness, self.step[model_id], self._batch[model_id]
+        # what was trained took a whole batch's places each step, and replays are kept room for in the batches to come
+        limit = (eta + min(step, now) + 1) * batch - eta * self._scenario.replays * self._group
+        return limit - now * batch - self.held[model_id] - self.running * self._group
 
-    def ready(self, model_id: str) -> int:
-        """Groups that wait for a batch."""
-        return len(self.auditor.ledger.groups(State.READY, model_id))
+    def fills(self, model_id: str, replayable: Iterable[int]) -> bool:
+        """Is there a batch in what waits, with as many groups that may train again as may be in it?"""
+        ready = self._ready[model_id]
+        again = sorted(map(self._weight, replayable))[: self._scenario.replays]
+        return bool(ready) and sum(map(self._weight, ready)) + sum(again) >= self._batch[model_id]
 
     def see(self, record: Record) -> None:
         self.records += 1
@@ -77,11 +98,10 @@ class LogChecks:
         self._told = len(self.auditor.problems)
 
     def _count(self, record: Record) -> None:
-        entry = self.auditor.ledger.get
         match record:
             case TrainerReady():
                 request = record.request
-                self.batch[request.model_id] = request.train_batch_size // self._n_samples
+                self._batch[request.model_id] = request.train_batch_size // self._scenario.n_samples * self._group
                 self.step[request.model_id] = request.recovered_step or 0
             case Announced():
                 self.step[record.model_id] = record.step
@@ -91,45 +111,80 @@ class LogChecks:
                 self.absent.clear()
             case Issue():
                 self.running += 1
-                for model_id in self.batch.keys() - self.absent:
-                    if self.credit(model_id, self.step[model_id]) < 0:
+                for model_id in self._batch.keys() - self.absent:
+                    # a group may begin while one place is free
+                    if self.credit(model_id, self.step[model_id]) <= -self._group:
                         self._wrong("admission", f"{model_id}: more is accepted or running than invariant 2 allows")
             case Lease():
                 self.leases += 1
+            case _:
+                self._end(record)
+
+    def _end(self, record: Record) -> None:
+        """What becomes of a group from the end of its lease on."""
+        match record:
             case Finish():
-                leased = entry(record.group_id)
+                leased = self.auditor.ledger.get(record.group_id)
                 if leased is None or leased.owner != record.owner:
                     return
                 self.running -= 1
-                self.accepted.update(key.model_id for key in record.groups)
+                for key in record.groups:
+                    self.held[key.model_id] += self._group
                 if record.drop is not None:
                     self.dropped[record.drop] += 1
+            case Curate() if record.drop is None:
+                model_id = self._model(record.group_id)
+                self._ready[model_id][record.group_id] = None
+                if self._group > 1:
+                    self._places[record.group_id] = record.samples
+                    self.held[model_id] += record.samples - self._group
             case Curate():
-                if record.drop is not None:
-                    self._gone((record.group_id,))
-                    self.dropped[record.drop] += 1
+                self._gone((record.group_id,), record.drop)
             case Drop():
-                self._gone(record.group_ids)
-                self.dropped[record.reason] += len(record.group_ids)
+                self._gone(record.group_ids, record.reason)
             case Serve():
-                served = entry(record.group_ids[0])
-                if record.replayed and served is not None and served.key is not None:
-                    model_id = served.key.model_id
-                    self._replays.setdefault(model_id, {})[self.step[model_id] + 1] = len(record.replayed)
+                model_id = self._model(record.group_ids[0])
+                for group_id in record.group_ids:
+                    del self._ready[model_id][group_id]
+                self._served[model_id] = record.group_ids, record.replayed
+                self.held[model_id] += sum(map(self._weight, record.replayed))
+            case Acknowledge():
+                new, again = self._served.pop(record.model_id, ((), ()))
+                self.held[record.model_id] -= sum(map(self._weight, (*new, *again)))
+                self._trained[record.model_id][record.step] = new
             case Rewind():
-                for step in [step for step in self._replays.get(record.model_id, {}) if step > record.step]:
-                    del self._replays[record.model_id][step]
+                new, again = self._served.pop(record.model_id, ((), ()))
+                self.held[record.model_id] -= sum(map(self._weight, again))
+                steps = self._trained[record.model_id]
+                taken_back = [g for step in sorted(steps) if step > record.step for g in steps.pop(step)]
+                self.held[record.model_id] += sum(map(self._weight, taken_back))
+                self._ready[record.model_id].update(dict.fromkeys((*new, *taken_back)))
+            case Settle():
+                steps = self._trained[record.model_id]
+                for step in [step for step in steps if step <= record.step]:
+                    for group_id in steps.pop(step):
+                        self._places.pop(group_id, None)
             case Requeue():
                 self._gone(record.group_ids)
                 self.running += len(record.group_ids)
             case _:
                 pass
 
-    def _gone(self, group_ids: tuple[int, ...]) -> None:
+    def _gone(self, group_ids: tuple[int, ...], reason: str | None = None) -> None:
         for group_id in group_ids:
-            entry = self.auditor.ledger.get(group_id)
-            if entry is not None and entry.key is not None:
-                self.accepted[entry.key.model_id] -= 1
+            model_id = self._model(group_id)
+            self._ready[model_id].pop(group_id, None)
+            self.held[model_id] -= self._weight(group_id)
+            self._places.pop(group_id, None)
+        if reason is not None:
+            self.dropped[reason] += len(group_ids)
+
+    def _weight(self, group_id: int) -> int:
+        return self._places.get(group_id, self._group)
+
+    def _model(self, group_id: int) -> str:
+        entry = self.auditor.ledger.get(group_id)
+        return entry.key.model_id if entry is not None and entry.key is not None else ""
 
 
 class Patience:

@@ -1,12 +1,14 @@
 """Many small worlds, each another interleaving: by chance, and systematically.
 
-By chance: world n takes every delay and every mishap from seed n; one in four is told to stop in the middle.
+By chance: world n takes every delay and every mishap from seed n, and how it is configured; one in four is told to stop
+in the middle.
 Systematically: first the world in which nothing is late and nothing goes wrong, then every world that deviates from it
 in one choice, then in two: each single late message, each single mishap at each moment.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -53,21 +55,35 @@ class Exploration(msgspec.Struct):
 
 
 def by_chance(scenario: Scenario = SMALL, first_seed: int = 0) -> Iterator[World]:
-    """Endless worlds: one to three policies, either mode of barrier and evaluation, two in seven with evaluations."""
+    """Endless worlds, each with policies, evaluations and a buffer that its seed draws."""
     seed = first_seed
     while True:
-        stop = 2.0 + seed % 11 if seed % 4 == 3 else None
-        barrier = "independent" if seed % 5 == 0 else "barrier"
-        changed = msgspec.structs.replace(
-            scenario,
-            policies=1 + seed % 3,
-            barrier=barrier,
-            eval_steps=2 if seed % 7 > 4 else 0,
-            eval_mode="concurrent" if seed % 7 == 5 else "exclusive",
-            stop_after_s=stop,
-        )
-        yield World(changed, ByChance(seed), seed)
+        yield World(drawn(scenario, seed), ByChance(seed), seed)
         seed += 1
+
+
+def drawn(scenario: Scenario, seed: int) -> Scenario:
+    """One of all ways to configure a scenario: the usual one in each respect more often than the others."""
+    chance = random.Random(f"scenario {seed}")
+    max_staleness = chance.choice((scenario.max_staleness, scenario.max_staleness, scenario.max_staleness + 1, 0))
+    by_samples = chance.random() < 1 / 3
+    return msgspec.structs.replace(
+        scenario,
+        policies=1 + seed % 3,
+        barrier=chance.choice(("barrier", "barrier", "barrier", "barrier", "independent")),
+        eval_steps=chance.choice((0, 0, 0, 0, 0, 2, 2)),
+        eval_mode=chance.choice(("exclusive", "concurrent")),
+        stop_after_s=2.0 + chance.randrange(11) if seed % 4 == 3 else None,
+        max_staleness=max_staleness,
+        curated=scenario.curated or chance.random() < 1 / 4,
+        order=chance.choice(("fifo", "fifo", "edf")),
+        replay_ratio=chance.choice((scenario.replay_ratio, 0.5)) if max_staleness else 0.0,
+        stale_policy=chance.choice(("drop", "drop", "mask")),
+        # groups that lose a sample now and then, and still train
+        count="samples" if by_samples else "groups",
+        n_samples=max(4, scenario.n_samples) if by_samples else scenario.n_samples,
+        fail_share=max(0.1, scenario.fail_share) if by_samples else scenario.fail_share,
+    )
 
 
 def by_plan(scenario: Scenario = FEW) -> Iterator[World]:

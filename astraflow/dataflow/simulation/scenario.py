@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from astraflow.dataflow.replays import replay_count
 from astraflow.errors import ConfigError
 
 
@@ -108,7 +109,15 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Of a commit of the ledger."""
     rows: int = 50
     curated: bool = False
-    """Prompts are chosen by their visits, the oldest groups train first, and half of a batch may be replayed."""
+    """Prompts are chosen by their visits, and a prompt that waits for a batch is in it once."""
+    order: str = "fifo"
+    """Of a batch's groups: fifo or edf."""
+    replay_ratio: float = 0.0
+    """Share of a batch's groups that may have been trained before."""
+    count: str = "groups"
+    """What the bound and a batch count: groups or samples."""
+    stale_policy: str = "drop"
+    """What becomes of old tokens: drop or mask."""
     mishaps: Mishaps = Mishaps()
     replayable: bool = False
     """Keep what RaaS return, for a replay."""
@@ -130,6 +139,20 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(self.latency, Measured) and not self.latency.samples_s:
             raise ConfigError("no durations were measured")
         return self
+
+    @property
+    def group_places(self) -> int:
+        """Places of a batch that a group takes of which nothing is lost: one, or one for each sample."""
+        return self.n_samples if self.count == "samples" else 1
+
+    @property
+    def batch_places(self) -> int:
+        return self.batch_groups * self.group_places
+
+    @property
+    def replays(self) -> int:
+        """Groups of a batch that may have been trained before."""
+        return replay_count(self.batch_groups, self.replay_ratio)
 
     @property
     def models(self) -> list[str]:

@@ -13,15 +13,12 @@ from typing import Any
 import numpy as np
 
 from astraflow.core.protocol import messages as m
-from astraflow.dataflow.replays import replay_count
 from astraflow.dataflow.scripted import manifest
 from astraflow.dataflow.simulation.scenario import Scenario
 from astraflow.errors import DeadlineError, PeerError
 
 RETRY_S = 0.25
 BATCH_S = 20.0
-REPLAYED = 0.5
-"""Share of a batch that may be replayed in a curated world."""
 """Longest that it waits for one answer to GET /batch."""
 
 Ask = Callable[[str, Any], Awaitable[Any]]
@@ -65,6 +62,8 @@ class SimulatedTrainer:
         self._kept: Learnt | None = None
         self._begun = False
         self._trained: set[int] = set()
+        self._born: dict[int, int] = {}
+        """Trained group → the step whose age decides whether it may train again."""
 
     @property
     def done(self) -> bool:
@@ -145,18 +144,37 @@ class SimulatedTrainer:
             self.ages[age] = self.ages.get(age, 0) + int(tokens)
             if age > self._scenario.max_staleness:
                 self._wrong(f"{self.model_id}: a token is {age} steps old; the bound is {self._scenario.max_staleness}")
+        self._check_size(batch)
         repeated = self._trained.intersection(batch.group_id.tolist())
-        # replays are meant, are a part of the batch, and are of steps whose tokens may be within the bound
-        young = {g for step, ids in self.learnt.groups.items() if step > self._oldest() for g in ids}
-        if repeated and not (self._scenario.curated and len(repeated) <= self._replays() and repeated <= young):
+        # replays are meant where they are configured, are a part of the batch, and have tokens within the bound
+        if repeated and not (len(repeated) <= self._scenario.replays and repeated <= set(self.replayable())):
             self._wrong(f"{self.model_id}: groups {sorted(repeated)} are trained a second time")
+        if self._scenario.replays:
+            self._note_ages(batch)
         self.episodes += len(np.unique(batch.sample_id))
 
-    def _oldest(self) -> int:
-        return self.learnt.step - self._scenario.max_staleness
+    def _check_size(self, batch: Any) -> None:
+        """A batch is whole, and no larger than it must be."""
+        scenario = self._scenario
+        if scenario.count == "groups":
+            found, most = len(np.unique(batch.group_id)), scenario.batch_groups
+        else:
+            found = len(np.unique(batch.sample_id))
+            most = scenario.batch_places + scenario.group_places - 1
+        if not scenario.batch_places <= found <= most:
+            self._wrong(f"{self.model_id}: a batch of {found} {scenario.count}, expected {scenario.batch_places}")
 
-    def _replays(self) -> int:
-        return replay_count(self._scenario.batch_groups, REPLAYED)
+    def replayable(self) -> list[int]:
+        """What it has trained that is young enough to train again."""
+        oldest = self.learnt.step - self._scenario.max_staleness
+        return [g for ids in self.learnt.groups.values() for g in ids if self._born.get(g, -1) >= oldest]
+
+    def _note_ages(self, batch: Any) -> None:
+        decides = min if self._scenario.stale_policy == "drop" else max
+        sampled, groups = batch.loss_mask.astype(bool), np.repeat(batch.group_id, batch.lengths)
+        for group_id in np.unique(batch.group_id).tolist():
+            versions = np.unique(batch.versions[sampled & (groups == group_id)]).tolist()
+            self._born[group_id] = decides(self.steps.get(version, -1) for version in versions)
 
     async def _insist(self, method: str, request: Any) -> Any:
         while True:

@@ -22,7 +22,7 @@ from astraflow.dataflow.simulation.disk import Disk, SimulatedStore
 from astraflow.dataflow.simulation.network import Network
 from astraflow.dataflow.simulation.raas import HEARTBEAT_S, SimulatedClient, SimulatedRaaS
 from astraflow.dataflow.simulation.scenario import Scenario
-from astraflow.dataflow.simulation.trainer import REPLAYED, SimulatedTrainer
+from astraflow.dataflow.simulation.trainer import SimulatedTrainer
 from astraflow.dataflow.trajectory_log import TrajectoryLog
 from astraflow.errors import AstraFlowError, CallerError, ConflictError, DeadlineError, PeerError
 
@@ -49,8 +49,7 @@ class World:
         """seed: of what the peers do by themselves (durations, rewards)."""
         self.scenario = scenario.check()
         self.violations: list[Violation] = []
-        replayed = REPLAYED if scenario.curated else 0.0
-        self.checks = LogChecks(scenario.n_samples, scenario.max_staleness, self.wrong, replayed)
+        self.checks = LogChecks(scenario, self.wrong)
         self.log: list[Record] = []
         """Every record that was committed; the disk keeps only those after its newest snapshot."""
         self.disk = Disk(self._see)
@@ -249,7 +248,8 @@ class World:
             raas.die()
 
     def _begin_trainer(self, trainer: SimulatedTrainer) -> None:
-        self._lives[trainer.model_id] = asyncio.create_task(self._live(trainer), name="trainer")
+        life = self._lives[trainer.model_id] = asyncio.create_task(self._live(trainer), name="trainer")
+        life.add_done_callback(self._gone)
 
     async def _live(self, trainer: SimulatedTrainer) -> None:
         try:
@@ -411,7 +411,7 @@ class World:
     def _waiting(self, service: AstraFlow, still: dict[tuple[str, str], tuple[float, str]]) -> None:
         """A trainer waits though its batch is there; a group ends at no time."""
         for trainer in self.trainers:
-            if trainer.waiting_since is not None and self.checks.ready(trainer.model_id) >= self.scenario.batch_groups:
+            if trainer.waiting_since is not None and self.checks.fills(trainer.model_id, trainer.replayable()):
                 still["starvation", trainer.model_id] = (PATIENCE_S, "waits for a batch whose groups are ready")
         phantoms = service.announcements.barrier.awaited() - set(self.scenario.models)
         if phantoms:
@@ -430,11 +430,7 @@ class World:
                 still["unused", raas.uid] = (UNUSED_S, "can be reached and is not used")
 
 
-CURATED_BUFFER = {
-    "order": "edf",
-    "replay": {"ratio": REPLAYED},
-    "filter_function": ["filter_stale", "filter_invalid", "filter_duplicate", "filter_zero_adv"],
-}
+CURATED_FILTERS = ["filter_stale", "filter_invalid", "filter_duplicate", "filter_zero_adv"]
 CURATED_PROMPTS = {"greso": {}, "solved": {"after": 2, "passes": 1}, "difficulty": {}}
 
 
@@ -446,7 +442,14 @@ def settings_of(scenario: Scenario) -> DataflowSettings:
             "experiment": {"experiment_name": "simulation", "trial_name": "t", "fileroot": "/nonexistent"},
             "dataflow": {
                 "rollout_dataset": {"dataset_fn": "astraflow.dataflow.scripted:example_rows", "n": scenario.rows},
-                "buffer": {"max_staleness": scenario.max_staleness, **(CURATED_BUFFER if scenario.curated else {})},
+                "buffer": {
+                    "max_staleness": scenario.max_staleness,
+                    "count": scenario.count,
+                    "order": scenario.order,
+                    "replay": {"ratio": scenario.replay_ratio},
+                    "stale_policy": scenario.stale_policy,
+                    "filter_function": CURATED_FILTERS if scenario.curated else "filter_zero_adv",
+                },
                 "curriculum": CURATED_PROMPTS if scenario.curated else {},
                 "ledger": {"replayable": scenario.replayable},
                 "episode_timeout_s": scenario.episode_timeout_s,

@@ -60,7 +60,7 @@ def test_every_batch_is_derived_again_whatever_befell_the_run(seed: int) -> None
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_curators_and_replays_chose_is_derived_again(seed: int) -> None:
-    world = recorded(seed, policies=1 + seed % 2, curated=True, steps=6)
+    world = recorded(seed, policies=1 + seed % 2, curated=True, order="edf", replay_ratio=0.5, steps=6)
     again = replayed(world)
     assert again.difference is None
     assert again.followed == len(world.log)
