@@ -137,15 +137,15 @@ class Announcements:
         self._changed.set()
 
     async def changed(self) -> None:
-        """Return when a version became current or a round ended; raises why where the run is over."""
+        """Return when a version is current, a round has ended, a trainer is absent; raises why if the run is over."""
         if self._failure is not None:
             raise self._failure
         await self._changed.wait()
 
     def excuse(self, model_id: str) -> None:
         """A model's trainer is absent: whoever waits only for it goes on."""
-        if self.barrier.excuse(model_id, self._clock()) is not None:
-            self._changed.set()
+        self.barrier.excuse(model_id, self._clock())
+        self._changed.set()
 
     async def wait(self, model_id: str, version: int) -> None:
         """Arrive, and return when the round is over; a round that its deadline ended names its laggards in the log."""

@@ -89,7 +89,7 @@ class DataAcquisition:
 
     def assign(self) -> list[Order]:
         """Lease what may start now, lost leases first, to the RaaS with the most free room."""
-        if self.paused or not self._policies.started:
+        if self.paused or self._policies.unannounced(self._books.absent):
             return []
         states = self._books.ledger.counters.states
         queued, leased = states[State.QUEUED], states[State.LEASED]
@@ -184,7 +184,7 @@ class DataAcquisition:
             if entry.only is not None:
                 outcomes = [outcome for outcome in outcomes if outcome.key == entry.only]
                 drop = drop if outcomes else drop or DropReason.FAILED
-            if any(self._abandoned(outcome.group) for outcome in outcomes):
+            if any(self._abandoned(o.group) for o in outcomes if o.key.model_id not in self._books.absent):
                 # its tokens are dropped, the occurrence is not: a recovery loses none
                 self._books.record(LoseLeases(key, (group_id,)))
                 continue

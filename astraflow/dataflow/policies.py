@@ -6,7 +6,7 @@ version is announced once, with one digest; the same announcement again is a ret
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -100,6 +100,9 @@ class Policy:
     """B, groups of a step; 0 before its trainer is ready."""
     steps: VersionSteps = field(default_factory=VersionSteps)
     current: Published | None = None
+    previous: Published | None = None
+    """The newest version of the lineage that a restored trainer has left, until it announces its first one: what RaaS
+    serve if it never does."""
     ready: ReadyRequest | None = None
     highest: int = -1
     """The highest number seen, of any lineage: the next one is above it."""
@@ -141,10 +144,9 @@ class Policies:
             raise ConflictError(f"no trainer of '{model_id}' has called /ready")
         return policy
 
-    @property
-    def started(self) -> bool:
-        """Every policy has a version that can be rolled out."""
-        return all(policy.current is not None for policy in self._policies.values())
+    def unannounced(self, absent: Collection[str] = ()) -> list[str]:
+        """The policies without a version that can be rolled out, but for those whose trainers are absent."""
+        return [p.model_id for p in self._policies.values() if p.current is None and p.model_id not in absent]
 
     def make_ready(self, request: ReadyRequest) -> int:
         """Register a trainer; returns the number of the next version it will publish.
@@ -183,12 +185,12 @@ class Policies:
         if request.recovered_step is not None:
             policy.steps.abandon(request.recovered_step)
             policy.highest = max(policy.highest, request.recovered_version)
-            policy.current = None
+            policy.previous, policy.current = policy.current or policy.previous, None
 
     def replay_announced(self, model_id: str, version: int, step: int, current: Published | None) -> None:
         """A version became current, now or as the log says; `current` has its manifest, where it is the newest."""
         policy = self.get(model_id)
-        policy.current = current
+        policy.current, policy.previous = current, None
         policy.highest = version
         policy.steps.publish(version, step)
 
@@ -197,14 +199,18 @@ class Policies:
         return [PolicySnapshot(p.model_id, p.ready, p.steps.listed(), p.highest, p.version) for p in self.all]
 
     def restore(self, snapshot: PolicySnapshot, published: Published | None) -> None:
-        """Put a policy back; `published` is its current version."""
+        """Put a policy back; `published` is the version that was announced last, of whatever lineage."""
         policy = self.get(snapshot.model_id)
         if snapshot.ready is not None:
             policy.ready = snapshot.ready
             policy.batch_groups = snapshot.ready.train_batch_size // policy.n_samples
         # in place: curation and serving hold the same steps
         policy.steps.restore(snapshot.steps)
-        policy.highest, policy.current = snapshot.highest, published
+        policy.highest = snapshot.highest
+        if snapshot.current >= 0:
+            policy.current = published
+        else:
+            policy.previous = published
 
     def announce(self, request: NotifyVersionRequest, *, served: bool) -> Published | None:
         """Make a version current; None where it is current already (a retry).

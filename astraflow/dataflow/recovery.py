@@ -62,7 +62,7 @@ def replay(loaded: Loaded, policies: Policies, published: Mapping[str, Published
     if loaded.snapshot is not None:
         ledger = Ledger.restored(loaded.snapshot.ledger)
         for snapshot in loaded.snapshot.policies:
-            policies.restore(snapshot, published.get(snapshot.model_id) if snapshot.current >= 0 else None)
+            policies.restore(snapshot, published.get(snapshot.model_id))
         curriculum.restore(loaded.snapshot.curriculum)
     for record in loaded.records:
         match record:

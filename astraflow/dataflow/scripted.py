@@ -248,6 +248,11 @@ class ScriptedTrainer:
 
     async def recover(self, step: int, version: int = 0) -> m.NotifyVersionReply:
         """Come back at a step, as a trainer that was started again, and announce its weights under a new number."""
+        await self.ready_again(step, version)
+        return await self.announce()
+
+    async def ready_again(self, step: int, version: int = 0) -> None:
+        """Only the first half of it: what it was restored to is not announced."""
         request = m.ReadyRequest(
             train_batch_size=self._batch_size,
             sender_endpoint="127.0.0.1:2",
@@ -256,7 +261,6 @@ class ScriptedTrainer:
             recovered_step=step,
         )
         self.version, self.step = (await self._client.ready(request)).next_version, step
-        return await self.announce()
 
     async def begin(self, run_eval: bool = False) -> m.NotifyVersionReply:
         """Call /ready and announce version 0."""

@@ -327,6 +327,8 @@ class AstraFlow:
         if self.attendance.enter(model_id, self._clock()):
             log.warning("the trainer of %s is back", model_id)
             self.books.attended(model_id, True)
+            if self.policies.get(model_id).current is None:
+                self.pool.recovering(model_id)
         try:
             yield
         finally:
@@ -336,13 +338,18 @@ class AstraFlow:
         log.warning("the trainer of %s is absent (%s): the other policies go on without it", model_id, why)
         self.books.attended(model_id, False)
         self.announcements.excuse(model_id)
+        policy = self.policies.get(model_id)
+        if policy.current is None and policy.previous is not None:
+            # it was restored, and has announced nothing: services go on with the version that they have
+            self.pool.versions.publish(policy.previous)
+            self.links.news()
         self._wake.set()
 
     def _measure(self) -> None:
         """Note how things stand, for the advice on the number of RaaS."""
         serving = self.pool.serving
         places = self.pool.max_concurrency
-        if not places or not self.policies.started or self.acquisition.paused:
+        if not places or self.policies.unannounced(self.books.absent) or self.acquisition.paused:
             return
         counters = self.books.ledger.counters
         self.advisor.see(
@@ -446,7 +453,7 @@ class AstraFlow:
         async with self._evaluating:
             while True:
                 await self._all_started(request)
-                versions = [p.current for p in self.policies.all if p.current is not None]
+                versions = [version for p in self.policies.all if (version := p.current or p.previous) is not None]
                 try:
                     return await self.evaluation.run(versions)
                 except ConflictError:
@@ -454,14 +461,14 @@ class AstraFlow:
                         raise
 
     async def _all_started(self, request: m.NotifyVersionRequest) -> None:
-        """Wait for every policy's first version: an evaluation holds the versions of all of them."""
-
-        async def started() -> None:
-            while not self.policies.started:
-                await self.announcements.changed()
+        """Wait for every policy's first version: an evaluation holds the versions of all whose trainers are there."""
 
         def missing() -> str:
-            return ", ".join(policy.model_id for policy in self.policies.all if policy.current is None)
+            return ", ".join(self.policies.unannounced(self.books.absent))
+
+        async def started() -> None:
+            while missing():
+                await self.announcements.changed()
 
         await self.waits.until(
             f"evaluation of {request.model_id} version {request.version}",

@@ -39,7 +39,7 @@ class StatusBoard:
     def status(self, *, stopping: bool, error: str | None) -> dict[str, Any]:
         """Reply of GET /status; `live` is what a terminal view shows."""
         serving = bool(self.pool.serving)
-        status = "ready" if serving and self.policies.started else "starting"
+        status = "starting" if self.policies.unannounced(self.books.absent) or not serving else "ready"
         return {
             "status": "draining" if stopping else status,
             "error": error,

@@ -70,11 +70,12 @@ def test_a_recovered_trainer_continues_the_numbers() -> None:
 
 def test_versions_follow_each_other() -> None:
     policies = ready()
-    assert not policies.started
+    assert policies.unannounced() == ["model0"]
+    assert policies.unannounced({"model0"}) == []
     first = policies.announce(NotifyVersionRequest(version=0, step=0, model_id="model0"), served=False)
     assert first is not None
     assert first.manifest == READY.manifest
-    assert policies.started
+    assert policies.unannounced() == []
     assert policies.announce(announcement(0, 0), served=False) is None
     assert policies.announce(announcement(1, 1), served=True) is not None
     assert policies.announce(announcement(4, 1), served=True) is not None

@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from astraflow.core.data import Value
 from astraflow.core.protocol import messages as m
+from astraflow.dataflow.audit import audit
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.scripted import Outcome, Rehearsal, ScriptedRaaS, example_rows, trajectory
+from astraflow.dataflow.store import LedgerStore
 from astraflow.errors import ConflictError
 
 MakeSettings = Callable[..., DataflowSettings]
@@ -114,6 +117,43 @@ def test_the_death_of_one_policy_stalls_no_other(
             rehearsal.service.books.ledger.validate()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_one_that_dies_before_it_announces_what_it_was_restored_to_stalls_no_other(
+    make_settings: MakeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has a version of its lineage: the services go on with the one that they have, after a restart too."""
+    monkeypatch.setattr("astraflow.dataflow.service.CLOCK_S", 0.05)
+
+    async def scenario() -> None:
+        settings = make_settings(N, MODELS, barrier_timeout_s=0.3)
+        peer = raas()
+        before = Rehearsal(settings, store=LedgerStore(tmp_path))
+        async with before.running():
+            await before.join(peer)
+            living, dying = (before.trainer(GROUPS * N, model_id) for model_id in MODELS)
+            await asyncio.gather(living.begin(), dying.begin())
+            await asyncio.gather(living.train(), dying.train())
+            await dying.ready_again(0)
+            for _ in range(4):
+                await living.train()
+            assert before.service.books.absent == {"model1"}
+        after = Rehearsal(settings, store=LedgerStore(tmp_path))
+        async with after.running():
+            await after.join(peer)
+            again, back = (after.trainer(GROUPS * N, model_id) for model_id in MODELS)
+            again.version, again.step = living.version, living.step
+            for _ in range(4):
+                await again.train()
+            await back.recover(0)
+            assert after.service.books.absent == frozenset()
+            await asyncio.gather(again.train(), back.train())
+            after.service.books.ledger.validate()
+            after.service.pool.validate()
+        report = audit(tmp_path)
+        assert report.conserved, report.problems
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_one_that_has_made_its_last_step_holds_up_nobody(make_settings: MakeSettings) -> None:

@@ -56,7 +56,7 @@ class Mishaps(msgspec.Struct, frozen=True, kw_only=True):
     kill_trainer: int = 0
     """Is restored from its last checkpoint."""
     lose_trainer: int = 0
-    """Dies for good, where it is not the last one."""
+    """Dies for good, where it is not the last one: at once, or once it is restored and has announced nothing yet."""
     crash_dataflow: int = 0
     """Started again from what was committed."""
     bad_request: int = 0

@@ -49,6 +49,8 @@ class SimulatedTrainer:
         """version → the step that made it, of its lineage."""
         self.lost = False
         """It has died for good."""
+        self.doomed = False
+        """It is restored once more, and dies for good before it announces what it was restored to."""
         self.waiting_since: float | None = None
         """For a batch, in this call or the ones before it."""
         self.waited_s = 0.0
@@ -73,6 +75,10 @@ class SimulatedTrainer:
         """One life: from its checkpoint, or from nothing, to the last step."""
         self.waiting_since = None
         await self._begin()
+        if self.doomed:
+            self.lost = True
+            return
+        await self._announce()
         while not self.done:
             await self._train()
             if self.learnt.step % self._scenario.checkpoint_steps == 0 or self.done:
@@ -93,7 +99,6 @@ class SimulatedTrainer:
         )
         reply = await self._insist("ready", request)
         self.learnt.version = 0 if first else reply.next_version
-        await self._announce()
 
     async def _train(self) -> None:
         learnt = self.learnt

@@ -334,9 +334,13 @@ class World:
 
     async def lose_trainer(self) -> None:
         trainer = self._any_trainer()
-        others = [other for other in self.trainers if other is not trainer and not other.lost]
+        others = [other for other in self.trainers if other is not trainer and not (other.lost or other.doomed)]
         if others and trainer.learnt.version and self._cut(trainer):
-            trainer.lost = True
+            if self.choices.pick(2):
+                trainer.doomed = True
+                self._begin_trainer(trainer)
+            else:
+                trainer.lost = True
 
     def _any_trainer(self) -> SimulatedTrainer:
         return self.trainers[self.choices.pick(len(self.trainers)) if len(self.trainers) > 1 else 0]
@@ -385,7 +389,7 @@ class World:
         still: dict[tuple[str, str], tuple[float, str]] = {}
         if service.evaluation.running:
             still["evaluation", "a round"] = (EVALUATED_S, "does not come to its end")
-        if service.policies.started and not service.evaluation.running:
+        if not service.policies.unannounced(service.books.absent) and not service.evaluation.running:
             self._idle(service, still)
         self._waiting(service, still)
         self._unused(service, still)

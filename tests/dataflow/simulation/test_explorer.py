@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from astraflow.core.protocol import messages as m
 from astraflow.core.workflow.api.group import EpisodeTask, GroupPolicy
 from astraflow.core.workflow.api.workflow_api import EpisodeWorkflow
 from astraflow.dataflow.data_serving import DataServing
-from astraflow.dataflow.policies import Policy
+from astraflow.dataflow.policies import Policies, Policy
 from astraflow.dataflow.service import AstraFlow
 from astraflow.dataflow.simulation.explorer import FEW, SMALL, Exploration, by_chance, by_plan, drawn, explore
 from astraflow.dataflow.simulation.scenario import Mishaps
@@ -147,6 +147,16 @@ def test_a_lost_wake_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(AstraFlow, "_dispatch_loop", dispatch)
     found_within_a_minute("starvation")
+
+
+def test_a_policy_that_is_gone_and_still_waited_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its trainer was restored, and died before it had announced a version: nobody's groups begin any more."""
+
+    def whoever_is_there(self: Policies, absent: Collection[str] = ()) -> list[str]:
+        return [policy.model_id for policy in self.all if policy.current is None]
+
+    monkeypatch.setattr(Policies, "unannounced", whoever_is_there)
+    found_within_a_minute("standstill")
 
 
 def test_a_phantom_barrier_member_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
