@@ -83,6 +83,7 @@ def create_app(service: AstraFlow, token: str) -> Any:
             Endpoint("POST", "/save_buffer", m.SaveBufferRequest, service.save_buffer),
             Endpoint("POST", "/register_raas", m.RegisterRaaSRequest, service.register_raas, required=MISSING_RAAS),
             Endpoint("POST", "/deregister_raas", m.DeregisterRaaSRequest, service.deregister_raas),
+            Endpoint("POST", "/deregister_trainer", m.DeregisterTrainerRequest, service.deregister_trainer),
             Endpoint("POST", "/shutdown", m.Empty, shutdown),
             StatusEndpoint("/raas_pool", service.raas_pool, m.PoolStatus),
             StatusEndpoint("/status", service.status, m.DataflowStatus),

@@ -1,8 +1,8 @@
 """Which of several policies' trainers are there. One that dies must not stall the others.
 
-A trainer is there while a call of it goes on, and for a deadline after its last one. Who is silent for longer, or has
-said that it is done, is absent, as long as another one is there: the version barrier does not wait for it, its credit
-limits nobody, and new groups for it are dropped, counted. With its next call it is back.
+A trainer is there while a call of it goes on, and for a deadline after its last one. Who is silent for longer, has made
+its last step, or is said to have died for good is absent, as long as another one is there: the version barrier does not
+wait for it, its credit limits nobody, and new groups for it are dropped, counted. With its next call it is back.
 """
 
 from __future__ import annotations
@@ -45,8 +45,11 @@ class Attendance:
         self._heard[model_id] = now
 
     def done(self, model_id: str) -> bool:
-        """A trainer has made its last step; True where others go on without it."""
-        return self._miss([model_id]) == [model_id]
+        """A trainer makes no more steps; True where others go on without it from now on.
+
+        Where it died, a call that it had begun may still go on.
+        """
+        return model_id not in self._absent and self._miss([model_id]) == [model_id]
 
     def poll(self, now: float) -> list[str]:
         """Who is absent from now on."""
@@ -61,8 +64,8 @@ class Attendance:
         return model_ids
 
     def validate(self) -> None:
-        """Raise InvariantError unless one of the registered models is there and no absent one is in a call."""
+        """Raise InvariantError unless one of the registered models is there and no call ended twice."""
         if self._heard and self._heard.keys() <= self._absent:
             raise InvariantError("every policy is said to be absent")
-        if any(self._calls[model_id] for model_id in self._absent) or min(self._calls.values(), default=0) < 0:
-            raise InvariantError("an absent policy's trainer is in a call")
+        if min(self._calls.values(), default=0) < 0:
+            raise InvariantError("a trainer's call ended twice")

@@ -2,14 +2,15 @@
 
 Members are the registered models and nobody else: a bad request adds none. A round opens with the first arrival and
 is over when every member has arrived or when its deadline has passed; who is missing then is named, and later rounds
-do not wait for it until it arrives again. With one model every arrival is a round.
+do not wait for it until it arrives again. Nor does a round wait for members that get no batch before it is over: where
+nothing runs, and the bound of one that has arrived lets nothing start. With one model every arrival is a round.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from astraflow.dataflow.waiting import Pulse, Waits
@@ -68,6 +69,15 @@ class VersionBarrier:
         if model_id in self._members and model_id not in self._arrived:
             self._absent.add(model_id)
         return self.poll(now)
+
+    def in_vain(self, starved: Collection[str], full: Collection[str]) -> set[str]:
+        """Whom the open round waits for though they cannot arrive before it is over, while no group runs.
+
+        starved: models whose trainers lack groups for a batch; full: those whose bound lets nothing start.
+        """
+        awaited = self.awaited()
+        locked = bool(full) and self._arrived.issuperset(full) and awaited.issubset(starved)
+        return awaited if locked else set()
 
     def arrive(self, model_id: str, now: float) -> Round | None:
         """A member announces a version; returns the round where that completes it."""
@@ -146,6 +156,12 @@ class Announcements:
         """A model's trainer is absent: whoever waits only for it goes on."""
         self.barrier.excuse(model_id, self._clock())
         self._changed.set()
+
+    def release(self, starved: Collection[str], full: Collection[str]) -> None:
+        """Nothing runs: whoever waits for a trainer that waits for groups which its own bound holds back goes on."""
+        for model_id in sorted(self.barrier.in_vain(starved, full)):
+            log.info("%s go on without a version of %s, which lacks groups", ", ".join(sorted(full)), model_id)
+            self.excuse(model_id)
 
     async def wait(self, model_id: str, version: int) -> None:
         """Arrive, and return when the round is over; a round that its deadline ended names its laggards in the log."""

@@ -88,6 +88,17 @@ class Books:
         """Models whose trainers are absent."""
         return frozenset(self._absent)
 
+    @property
+    def full(self) -> frozenset[str]:
+        """Models whose credit lets nothing start."""
+        present = self._admissions.keys() - self._absent
+        return frozenset(model_id for model_id in present if self._admissions[model_id].capacity(1) <= 0)
+
+    @property
+    def running(self) -> int:
+        """Occurrences that are queued or leased."""
+        return self.ledger.counters.states[State.QUEUED] + self.ledger.counters.states[State.LEASED]
+
     def arrived(self, group_id: int, result: GroupResult | None) -> None:
         """A RaaS has returned what it made of a leased occurrence; nothing is decided yet."""
         if self._replayable:

@@ -109,6 +109,12 @@ class DataServing:
         """Groups that wait for a batch."""
         return len(self._ready[model_id])
 
+    @property
+    def starved(self) -> set[str]:
+        """Models whose trainer waits for a batch, and lacks groups for it."""
+        policies = [self._policies.get(model_id) for model_id in self.waiting - self._served.keys()]
+        return {policy.model_id for policy in policies if self._lacks(policy, self._picked(policy)) > 0}
+
     def has_served(self, model_id: str) -> bool:
         """Does a batch wait for acknowledgement?"""
         return model_id in self._served

@@ -297,6 +297,8 @@ class AstraFlow:
                 self.links.send(order)
             for instance in self.pool.left:
                 self._let_go(instance.key)
+            if not (self.books.running or self.acquisition.paused):
+                self.announcements.release(self.serving.starved, self.books.full)
 
     def _give_up(self) -> None:
         """Dynamic sampling that finds nothing ends the run, where its end is configured."""
@@ -421,6 +423,14 @@ class AstraFlow:
             self._missing(request.model_id, "it has made its last step")
             await self.books.journal.durable()
         return reply
+
+    async def deregister_trainer(self, request: m.DeregisterTrainerRequest) -> m.Ok:
+        """A trainer has died for good: others go on without it now, and not only once it has been silent for long."""
+        model_id = self.policies.trained(request.model_id).model_id
+        if self.attendance.done(model_id):
+            self._missing(model_id, "it has ended, and is not started again")
+            await self.books.journal.durable()
+        return m.Ok()
 
     async def _announce(self, request: m.NotifyVersionRequest) -> m.NotifyVersionReply:
         policy = self.policies.get(request.model_id)

@@ -117,10 +117,11 @@ class LocalProcesses:
         tick: Callable[[], None] = lambda: None,
         poll: float = POLL,
         joined: Callable[[str], Collection[str]] = lambda kind: (),
+        gone: Callable[[str], None] = lambda name: None,
     ) -> None:
         """Return when all processes named in `until` have ended well; call `tick` between looks at them.
 
-        `joined` tells who of a kind lives, whoever started it.
+        `joined` tells who of a kind lives, whoever started it; `gone` is told the name of who others go on without.
         PeerError where one of them fails, or any other process ends before, and is not started again and has no other
         of its kind to go on; also, at the end, for each of `until` that others went on without.
         """
@@ -133,6 +134,7 @@ class LocalProcesses:
                 elif code is not None and not self._start_again(child):
                     if not self._go_on_without(child, joined):
                         raise self._blame()
+                    gone(child.name)
                     if child.name in until:
                         waiting.discard(child.name)
                         lost.append(str(child.died()))

@@ -11,6 +11,7 @@ from pathlib import Path
 from astraflow.core.config import to_yaml
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.observability.sinks.jsonl import JsonlReader
+from astraflow.core.protocol import DataflowClient
 from astraflow.errors import AstraFlowError, DataError, boundary
 from astraflow.launch.config import RunConfig
 from astraflow.launch.local import FINISH_GRACE, LocalProcesses, interruptible
@@ -75,6 +76,7 @@ def _train(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, view: Vi
         processes.listening([spec.name for spec in raas])
         view.say(f"dataflow at {url}; {len(raas)} RaaS, {len(trainers)} train worker; run directory {run_dir.root}")
         status = StatusThread(url, run_dir.token())
+        model_of = {spec.name: model_id for spec, model_id in zip(trainers, config.model_ids, strict=True)}
         total = max(trainer.total_train_steps for trainer in config.trainers.values())
         watcher = Watcher(view, Progress(total, config.staleness_bound), JsonlReader(run_dir.metrics), status)
         actuator = None
@@ -92,9 +94,19 @@ def _train(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, view: Vi
             if actuator is not None:
                 actuator.tick()
 
+        def gone(name: str) -> None:
+            model_id = model_of.get(name)
+            if model_id is not None:
+                status.ask(lambda dataflow: _without(dataflow, model_id))
+
         try:
-            processes.watch([spec.name for spec in trainers], tick, joined=joined)
+            processes.watch([spec.name for spec in trainers], tick, joined=joined, gone=gone)
             watcher.look()
         finally:
             status.close()
         processes.stop(FINISH_GRACE)
+
+
+async def _without(dataflow: DataflowClient, model_id: str) -> None:
+    """The other policies need not wait until the dead one's trainer has been silent for long."""
+    await dataflow.deregister_trainer(model_id)

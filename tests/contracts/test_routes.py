@@ -120,6 +120,8 @@ CASES = [
     Case("fresh", "POST /register_raas", raas(models=["model9"]), 400, "lack one of model0"),
     Case("fresh", "POST /register_raas", raas(models=[[]]), 400, "capabilities.models"),
     Case("fresh", "POST /deregister_raas", {}, 400, "uid"),
+    Case("fresh", "POST /deregister_trainer", {"model_id": "model9"}, 409, "unknown model_id 'model9'"),
+    Case("fresh", "POST /deregister_trainer", {"model_id": "model0"}, 409, "no trainer of 'model0' has called /ready"),
     # ---- Dataflow, whose trainer stands at version 1
     Case("begun", "POST /ready", ready(train_batch_size=12), 409, "another trainer of 'model0' is registered"),
     Case("begun", "POST /ready", ready(sender_endpoint="127.0.0.1:9"), 409, "another trainer of 'model0'"),
@@ -180,9 +182,13 @@ CASES = [
     Case("sender", "POST /request_transfer", {"have_version": 1}, 400, "instance_id"),
 ]
 
+DATAFLOW_POSTS = (
+    *("/ready", "/notify_version", "/save_buffer", "/register_raas", "/deregister_raas", "/deregister_trainer"),
+    "/shutdown",
+)
 POSTS = {
-    "fresh": ("/ready", "/notify_version", "/save_buffer", "/register_raas", "/deregister_raas", "/shutdown"),
-    "begun": ("/ready", "/notify_version", "/save_buffer", "/register_raas", "/deregister_raas", "/shutdown"),
+    "fresh": DATAFLOW_POSTS,
+    "begun": DATAFLOW_POSTS,
     "raas": (
         *("/register_workflow", "/submit", "/pull", "/cancel", "/generate", "/notify_version", "/pause", "/resume"),
         *("/reset_training_engine", "/eval_start", "/eval_submit", "/eval_pull", "/eval_end", "/shutdown"),

@@ -52,6 +52,23 @@ def test_leaving_completes_a_round() -> None:
     assert b.leave("b", 1) == Round(0, ("a",))
 
 
+def test_a_round_does_not_wait_for_groups_that_its_own_end_would_let_start() -> None:
+    barrier = VersionBarrier(9.0)
+    for model_id in "abc":
+        barrier.join(model_id)
+    assert barrier.in_vain({"b"}, {"a"}) == set()
+    barrier.arrive("a", 0.0)
+    assert barrier.in_vain({"b", "c"}, set()) == set()  # more groups may start
+    assert barrier.in_vain({"b"}, {"a"}) == set()  # c trains, and gives room
+    assert barrier.in_vain({"b", "c"}, {"a", "c"}) == set()  # c has its batch
+    assert barrier.in_vain({"b", "c"}, {"a"}) == {"b", "c"}
+    barrier.arrive("c", 1.0)
+    assert barrier.in_vain({"b"}, {"a"}) == {"b"}
+    done = barrier.excuse("b", 2.0)
+    assert done is not None
+    assert (done.arrived, done.laggards) == (("a", "c"), ())
+
+
 def test_a_stranger_is_refused() -> None:
     b = barrier("a")
     with pytest.raises(InvariantError, match="not registered"):

@@ -10,7 +10,7 @@ from astraflow.core.data import Value
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.audit import audit
 from astraflow.dataflow.config import DataflowSettings
-from astraflow.dataflow.scripted import Outcome, Rehearsal, ScriptedRaaS, example_rows, trajectory
+from astraflow.dataflow.scripted import Outcome, Rehearsal, ScriptedRaaS, ScriptedTrainer, example_rows, trajectory
 from astraflow.dataflow.store import LedgerStore
 from astraflow.errors import ConflictError
 
@@ -152,6 +152,42 @@ def test_one_that_dies_before_it_announces_what_it_was_restored_to_stalls_no_oth
             after.service.pool.validate()
         report = audit(tmp_path)
         assert report.conserved, report.problems
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_nobody_waits_for_one_that_is_said_to_be_gone(make_settings: MakeSettings, restored: bool) -> None:
+    async def steps(trainer: ScriptedTrainer) -> None:
+        while True:
+            await trainer.train()
+
+    async def scenario() -> None:
+        rehearsal = rehearsal_of(make_settings)  # it would be missed after ten minutes
+        async with rehearsal.running():
+            await rehearsal.join(raas())
+            living, dying = (rehearsal.trainer(GROUPS * N, model_id) for model_id in MODELS)
+            await asyncio.gather(living.begin(), dying.begin())
+            await asyncio.gather(living.train(), dying.train())
+            if restored:
+                await dying.ready_again(0)
+            step = asyncio.create_task(living.train())
+            await asyncio.sleep(0.05)
+            assert not step.done()
+            await rehearsal.client.deregister_trainer("model1")
+            await step
+            for _ in range(4):
+                await living.train()
+            await rehearsal.client.deregister_trainer("model1")  # again is the same
+            await rehearsal.client.deregister_trainer("model0")  # the last one is never absent
+            assert rehearsal.service.books.absent == {"model1"}
+            await dying.recover(0)
+            assert rehearsal.service.books.absent == frozenset()
+            others = asyncio.create_task(steps(living))
+            for _ in range(3):
+                await dying.train()
+            others.cancel()
+            rehearsal.service.attendance.validate()
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
 

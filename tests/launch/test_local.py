@@ -148,6 +148,7 @@ def test_a_service_that_is_killed_ends_the_run_at_once(run_dir: RunDirectory) ->
 
 def test_one_of_a_kind_may_die_while_another_lives_and_the_last_one_may_not(run_dir: RunDirectory) -> None:
     said: list[str] = []
+    gone: list[str] = []
     with LocalProcesses(run_dir, say=said.append) as processes:
         processes.spawn([spec(run_dir, name, kind="RaaS") for name in ("raas-0", "raas-1")])
         listening = processes.listening(["raas-0", "raas-1"])
@@ -161,8 +162,9 @@ def test_one_of_a_kind_may_die_while_another_lives_and_the_last_one_may_not(run_
                 killed.append(name)
 
         with pytest.raises(PeerError, match="raas-1"):
-            processes.watch(["train_worker"], kill_one_after_the_other)
+            processes.watch(["train_worker"], kill_one_after_the_other, gone=gone.append)
     assert said == ["raas-0: killed by SIGKILL; raas-1 goes on"]
+    assert gone == ["raas-0"]
 
 
 def test_a_run_goes_on_with_those_that_joined_until_they_have_left(run_dir: RunDirectory) -> None:

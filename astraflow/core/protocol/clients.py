@@ -54,6 +54,9 @@ class DataflowClient(_Client):
         request = m.DeregisterRaaSRequest(uid=uid, drain=drain, shutdown=shutdown)
         return await self.peer.post("/deregister_raas", request, m.RegisterRaaSReply)
 
+    async def deregister_trainer(self, model_id: str) -> m.Ok:
+        return await self.peer.post("/deregister_trainer", m.DeregisterTrainerRequest(model_id=model_id), m.Ok)
+
     async def raas_pool(self) -> dict[str, Any]:
         return await self.peer.get("/raas_pool", dict[str, Any])
 

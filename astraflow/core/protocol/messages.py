@@ -170,6 +170,12 @@ class DeregisterRaaSRequest(Request, frozen=True, kw_only=True):
     shutdown: bool = False
 
 
+class DeregisterTrainerRequest(Request, frozen=True, kw_only=True):
+    """A model's trainer has ended before its last step and is not started again: the others go on without it."""
+
+    model_id: str
+
+
 class PoolInstance(Reply, frozen=True, kw_only=True):
     """A RaaS in the pool."""
 

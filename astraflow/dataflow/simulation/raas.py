@@ -147,7 +147,6 @@ class SimulatedRaaS:
         seconds = scenario.latency.seconds(chance)
         await asyncio.sleep(seconds * self.slow)
         tokens = max(1, min(MOST_TOKENS, round(4 * seconds)))
-        reward = Value(float(chance.random() < scenario.solved_share))
         self.samples += 1
         return [
             Trajectory(
@@ -156,7 +155,7 @@ class SimulatedRaaS:
                 sample_id=task.sample_id,
                 model_id=model_id,
                 turns=(_turn(first[model_id], self.versions[model_id].number, tokens),),
-                reward=reward,
+                reward=Value(float(chance.random() < scenario.solved_share)),
                 stop=StopReason.STOP,
             )
             for model_id in scenario.models

@@ -53,6 +53,8 @@ class SimulatedTrainer:
         """It is restored once more, and dies for good before it announces what it was restored to."""
         self.waiting_since: float | None = None
         """For a batch, in this call or the ones before it."""
+        self.asking = False
+        """It waits for an answer of Dataflow."""
         self.waited_s = 0.0
         self.ages: dict[int, int] = {}
         """Staleness → tokens trained at it."""
@@ -182,11 +184,15 @@ class SimulatedTrainer:
             self._born[group_id] = decides(self.steps.get(version, -1) for version in versions)
 
     async def _insist(self, method: str, request: Any) -> Any:
-        while True:
-            try:
-                return await self._ask(method, request)
-            except (PeerError, DeadlineError):
-                await asyncio.sleep(RETRY_S)
+        self.asking = True
+        try:
+            while True:
+                try:
+                    return await self._ask(method, request)
+                except (PeerError, DeadlineError):
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            self.asking = False
 
 
 def _now() -> float:

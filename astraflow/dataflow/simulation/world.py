@@ -38,6 +38,9 @@ EVALUATED_S = 150.0
 UNUSED_S = 30.0
 """Longest that a RaaS which can be reached may be without a place in the pool."""
 
+DEADLOCKED_S = 10.0
+"""Longest that all may wait though no group runs: a service that is slow and lags pulls a version first."""
+
 STOP_S = 10.0
 """Longest that an ordered stop may take."""
 
@@ -339,8 +342,18 @@ class World:
             if self.choices.pick(2):
                 trainer.doomed = True
                 self._begin_trainer(trainer)
-            else:
-                trainer.lost = True
+                await self._until(lambda: trainer.lost or self.finished)
+            trainer.lost = True
+            if self.choices.pick(2):
+                await self._tell_without(trainer)
+
+    async def _tell_without(self, trainer: SimulatedTrainer) -> None:
+        """The launcher says so of a trainer that it does not start again."""
+        while not self.finished:
+            with suppress(PeerError, DeadlineError):
+                await self.ask("deregister_trainer", m.DeregisterTrainerRequest(model_id=trainer.model_id))
+                return
+            await asyncio.sleep(0.5)
 
     def _any_trainer(self) -> SimulatedTrainer:
         return self.trainers[self.choices.pick(len(self.trainers)) if len(self.trainers) > 1 else 0]
@@ -361,6 +374,7 @@ class World:
             ("notify_version", m.NotifyVersionRequest(version=10**6, step=10**6, model_id="model0")),
             ("batch", m.BatchRequest(model_id="phantom", version=0, timeout=1.0)),
             ("register_raas", m.RegisterRaaSRequest(uid="", raas_url="")),
+            ("deregister_trainer", m.DeregisterTrainerRequest(model_id="phantom")),
         ]
         method, request = requests[self.choices.pick(len(requests))]
         try:
@@ -392,6 +406,7 @@ class World:
         if not service.policies.unannounced(service.books.absent) and not service.evaluation.running:
             self._idle(service, still)
         self._waiting(service, still)
+        self._deadlocked(service, still)
         self._unused(service, still)
         self._patience.look(now, still)
 
@@ -425,6 +440,14 @@ class World:
             late = [group for since, group, _ in raas.running.values() if self.loop.time() - since > longest]
             for group in late:
                 still["blocked group", f"group {group}"] = (0.0, f"one sample blocks it at {raas.uid}")
+
+    def _deadlocked(self, service: AstraFlow, still: dict[tuple[str, str], tuple[float, str]]) -> None:
+        """All trainers that are there wait, and no group runs that could help them."""
+        there = [trainer for trainer in self.trainers if trainer.model_id not in self.checks.absent]
+        if self.checks.running or service.evaluation.running or not service.pool.serving:
+            return
+        if there and all(trainer.asking for trainer in there):
+            still["deadlock", ", ".join(t.model_id for t in there)] = (DEADLOCKED_S, "all wait, and no group runs")
 
     def _unused(self, service: AstraFlow, still: dict[tuple[str, str], tuple[float, str]]) -> None:
         """A RaaS that can be reached has no place in the pool."""

@@ -13,6 +13,7 @@ from astraflow.core.data.trajectory import Episode
 from astraflow.core.protocol import messages as m
 from astraflow.core.workflow.api.group import EpisodeTask, GroupPolicy
 from astraflow.core.workflow.api.workflow_api import EpisodeWorkflow
+from astraflow.dataflow.barrier import VersionBarrier
 from astraflow.dataflow.data_serving import DataServing
 from astraflow.dataflow.policies import Policies, Policy
 from astraflow.dataflow.service import AstraFlow
@@ -157,6 +158,12 @@ def test_a_policy_that_is_gone_and_still_waited_for_is_found(monkeypatch: pytest
 
     monkeypatch.setattr(Policies, "unannounced", whoever_is_there)
     found_within_a_minute("standstill")
+
+
+def test_a_barrier_that_waits_for_groups_which_it_holds_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One policy's groups are dropped, the others' bound is full, and they wait for it to make its step."""
+    monkeypatch.setattr(VersionBarrier, "in_vain", lambda self, starved, full: set())
+    found_within_a_minute("deadlock")
 
 
 def test_a_phantom_barrier_member_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
