@@ -76,7 +76,7 @@ def _train(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, view: Vi
         processes.listening([spec.name for spec in raas])
         view.say(f"dataflow at {url}; {len(raas)} RaaS, {len(trainers)} train worker; run directory {run_dir.root}")
         status = StatusThread(url, run_dir.token())
-        model_of = {spec.name: model_id for spec, model_id in zip(trainers, config.model_ids, strict=True)}
+        model_of = {spec.name: model_id for spec, model_id in zip(trainers, config.trainers, strict=True)}
         total = max(trainer.total_train_steps for trainer in config.trainers.values())
         watcher = Watcher(view, Progress(total, config.staleness_bound), JsonlReader(run_dir.metrics), status)
         actuator = None

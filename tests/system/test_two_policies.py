@@ -2,13 +2,16 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from astraflow.core.observability.run_directory import RunDirectory
+from astraflow.core.observability.sinks.jsonl import JsonlReader
 from astraflow.dataflow.audit import audit
 from astraflow.dataflow.records import Announced
 from astraflow.dataflow.store import read_log
@@ -19,9 +22,8 @@ STEPS = 3
 pytestmark = pytest.mark.system
 
 
-def test_two_policies_are_trained_together(small_run: tuple[str, ...], tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    command = [
+def command_of(run: Path, steps: int, small_run: tuple[str, ...], *more: str) -> list[str]:
+    return [
         sys.executable,
         "-m",
         "astraflow.cli.main",
@@ -30,15 +32,49 @@ def test_two_policies_are_trained_together(small_run: tuple[str, ...], tmp_path:
         str(EXAMPLES / "two-policies.yaml"),
         *small_run,
         f"experiment.fileroot={run}",
-        f"trainer_base.total_train_steps={STEPS}",
+        f"trainer_base.total_train_steps={steps}",
         "trainer_base.evaluator.eval_at_start=false",
-        "+trainer_base.actor.entropy_coef=0.01",
-        "dataflow.ledger.replayable=true",
+        *more,
     ]
+
+
+def environment() -> dict[str, str]:
     path = f"{EXAMPLES}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, "PYTHONPATH": path}
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def test_the_death_of_one_trainer_for_good_holds_up_the_other_no_longer_than_it_takes_to_say_so(
+    small_run: tuple[str, ...], tmp_path: Path
+) -> None:
+    run, steps = tmp_path / "run", 8
+    command = command_of(run, steps, small_run, "trainer_base.recover.mode=disabled")
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    ) as process:
+        run_dir = RunDirectory(run)
+        deadline = time.monotonic() + 120
+        while not (run_dir.metrics_of("checker").exists() and JsonlReader(run_dir.metrics_of("checker")).read()):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        victim = run_dir.endpoint("train_worker-checker")
+        assert victim is not None
+        os.kill(victim.pid, signal.SIGKILL)
+        said, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "train_worker-checker: killed by SIGKILL; train_worker-model0 goes on" in said
+    assert [record["step"] for record in JsonlReader(run_dir.metrics).read()][-1] == steps
+    assert "the trainer of checker is absent (it has ended" in run_dir.log("dataflow").read_text()
+    report = audit(run_dir.ledger)
+    assert report.conserved, report.problems
+
+
+def test_two_policies_are_trained_together(small_run: tuple[str, ...], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = command_of(
+        run, STEPS, small_run, "+trainer_base.actor.entropy_coef=0.01", "dataflow.ledger.replayable=true"
     )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     run_dir = RunDirectory(run, create=False)
     for metrics, summary in (
