@@ -122,6 +122,7 @@ class LocalProcesses:
         """Return when all processes named in `until` have ended well; call `tick` between looks at them.
 
         `joined` tells who of a kind lives, whoever started it; `gone` is told the name of who others go on without.
+
         PeerError where one of them fails, or any other process ends before, and is not started again and has no other
         of its kind to go on; also, at the end, for each of `until` that others went on without.
         """
