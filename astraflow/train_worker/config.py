@@ -58,7 +58,7 @@ class NormConfig(Section):
 
 
 class OverlongConfig(Section):
-    """Penalty for answers near the length limit (DAPO, eq. 13); counts sampled tokens only."""
+    """Penalty for answers near the length limit (DAPO, eq. 13); of a row, its longest generation counts."""
 
     buffer_len: int = Field(ge=1)
     """The penalty grows over this many tokens before the limit."""

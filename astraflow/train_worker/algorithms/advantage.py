@@ -18,7 +18,7 @@ def overlong_penalty(sampled_N: Tensor, max_new_tokens: int, buffer_len: int, fa
     """What a row loses for coming near the length limit, float32 [N] in [0, factor] (DAPO, arXiv 2503.14476, eq. 13).
 
     It grows linearly over the last `buffer_len` tokens before `max_new_tokens` and stays at `factor` past it.
-    `sampled_N` counts sampled tokens only (LAW 6).
+    `sampled_N` counts sampled tokens only (LAW 6), of a row's longest generation.
     """
     over = sampled_N.to(torch.float32) - (max_new_tokens - buffer_len)
     return (over / buffer_len).clamp(0, 1) * factor

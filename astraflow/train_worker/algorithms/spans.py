@@ -43,6 +43,16 @@ def span_mean(values_T: Tensor, mask_T: Tensor, cu_spans: Tensor) -> Tensor:
     return span_sum(values_T, mask_T, cu_spans) / span_count(mask_T, cu_spans).clamp(min=1).to(values_T.dtype)
 
 
+def longest_run(mask_T: Tensor, cu_spans: Tensor) -> Tensor:
+    """Most masked tokens in a row of each span, int64 [S]: its longest generation, where others' text lies between."""
+    mask, span = mask_T.bool(), span_of_token(cu_spans)
+    before = torch.cat([mask.new_zeros(1), mask[:-1]]) & (span == torch.cat([span[:1], span[:-1]]))
+    starts = mask & ~before
+    lengths = torch.bincount((starts.cumsum(0) - 1)[mask], minlength=int(starts.sum()))
+    longest = torch.zeros(len(cu_spans) - 1, dtype=torch.int64, device=mask_T.device)
+    return longest.scatter_reduce(0, span[starts], lengths, reduce="amax")
+
+
 def last_masked(mask_T: Tensor, cu_spans: Tensor) -> Tensor:
     """int64 [S]: the index in [T] of each span's last masked token; −1 for a span without any."""
     index = torch.where(mask_T.bool(), torch.arange(len(mask_T), device=mask_T.device), -1)

@@ -12,7 +12,7 @@ from astraflow.core.data import Batch
 from astraflow.train_worker.algorithms.advantage import outcome_advantages, overlong_penalty, shape_rewards
 from astraflow.train_worker.algorithms.aggregation import token_weights
 from astraflow.train_worker.algorithms.normalisation import normalise, normalise_advantages
-from astraflow.train_worker.algorithms.spans import span_count, span_of_token
+from astraflow.train_worker.algorithms.spans import longest_run, span_of_token
 from astraflow.train_worker.config import ActorConfig
 from astraflow.train_worker.packed_rows import PackedRows
 from astraflow.train_worker.packing import split_groups
@@ -75,6 +75,7 @@ class Minibatch:
 def _shaped(raw: Tensor, rows: PackedRows, actor: ActorConfig, max_new_tokens: int) -> Tensor:
     penalty: Tensor | float = 0.0
     if actor.overlong is not None:
-        sampled = span_count(rows.mask, rows.cu_seqlens)
+        # the limit is that of one generation, of which a row may have several
+        sampled = longest_run(rows.mask, rows.cu_seqlens)
         penalty = overlong_penalty(sampled, max_new_tokens, actor.overlong.buffer_len, actor.overlong.penalty_factor)
     return shape_rewards(raw, penalty, bias=actor.reward_bias, scaling=actor.reward_scaling, clip=actor.reward_clip)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from astraflow.train_worker.config import ActorConfig, NormConfig, OverlongConfig
-from astraflow.train_worker.trainer.policy_batch import PolicyBatch
+from astraflow.train_worker.packed_rows import PackedRows
+from astraflow.train_worker.trainer.policy_batch import PolicyBatch, _shaped
 from astraflow.train_worker.trainer.policy_stats import batch_stats
 
 
@@ -41,6 +42,17 @@ def test_rewards_are_shaped_before_the_statistics(batch: Any) -> None:
     )
     policy = PolicyBatch.of(batch, actor, 3)
     assert policy.shaped_rewards.tolist() == [1.0, -2.0, -0.5, -0.5]
+
+
+def test_the_over_long_penalty_is_for_one_generation_not_for_many() -> None:
+    rows = PackedRows(
+        lengths=torch.tensor([9]),
+        input_ids=torch.arange(9),
+        mask=torch.tensor([0, 1, 1, 1, 0, 1, 1, 1, 1], dtype=torch.bool),
+    )
+    actor = ActorConfig(overlong=OverlongConfig(buffer_len=2, penalty_factor=1.0))
+    assert _shaped(torch.zeros(1), rows, actor, max_new_tokens=6).tolist() == [0.0]
+    assert _shaped(torch.zeros(1), rows, actor, max_new_tokens=5).tolist() == [-0.5]
 
 
 def test_advantages_are_normalised_over_the_whole_batch(batch: Any) -> None:
