@@ -214,20 +214,12 @@ class LocalProcesses:
         deadline = time.monotonic() + grace
         names = sorted(path.stem for path in (self._run_dir.root / "endpoints").glob("*.json"))
         found = {name: announced for name in names if (announced := self._run_dir.endpoint(name)) is not None}
-        strangers = [name for name, announced in found.items() if announced.here and announced.pid not in own]
+        strangers = [name for name, announced in found.items() if announced.pid not in own]
         for name in (*(name for name in found if name not in strangers), *strangers):
-            while name in strangers and _alive(found[name].pid):
+            while name in strangers and found[name].alive:
                 if time.monotonic() > deadline:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(found[name].pid, signal.SIGKILL)
                     break
                 time.sleep(POLL)
             self._run_dir.withdraw(name)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True

@@ -92,6 +92,7 @@ def open_run_directory(path: Path, config: RunConfig, say: Callable[[str], None]
         say(f"the earlier run in {path} is now {aside}")
         run_dir = RunDirectory(path)
         run_dir.hold()
+    run_dir.withdraw_all()
     run_dir.token()
     return run_dir
 

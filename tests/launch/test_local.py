@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from astraflow.core.config import Section
-from astraflow.core.observability.run_directory import Announcement, RunDirectory
+from astraflow.core.observability.run_directory import Announcement, RunDirectory, process_start
 from astraflow.errors import PeerError
 from astraflow.launch.local import Interrupted, LocalProcesses, interruptible
 from astraflow.launch.recovery import Restarts
@@ -218,6 +218,19 @@ def test_a_process_of_another_machine_is_not_taken_for_one_of_this(run_dir: RunD
         assert bystander.poll() is None
         bystander.kill()
     assert run_dir.endpoint("far") is None
+
+
+def test_who_has_the_pid_of_a_process_that_died_unnoticed_is_left_alone(run_dir: RunDirectory) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as bystander:
+        start = process_start(bystander.pid)
+        assert start is not None
+        for name, started in (("earlier", start - 1), ("nameless", None)):
+            left = Announcement(name=name, url="http://127.0.0.1:9", pid=bystander.pid, started=started)
+            (run_dir.root / "endpoints" / f"{name}.json").write_bytes(msgspec.json.encode(left))
+        LocalProcesses(run_dir, grace=0.1).stop()
+        assert bystander.poll() is None
+        bystander.kill()
+    assert list((run_dir.root / "endpoints").iterdir()) == []
 
 
 def test_who_was_waited_for_and_died_is_named_when_the_others_have_ended(run_dir: RunDirectory) -> None:

@@ -54,7 +54,9 @@ def test_a_directory_of_a_living_run_is_refused(tmp_path: Path, run_yaml: Path) 
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path, run_yaml: Path, mode: str) -> None:
     said = Said()
     begin(tmp_path / "run", config(run_yaml, "auto"), said)
-    begin(tmp_path / "run", config(run_yaml, mode, "trainer_base.recover.freq_steps=3"), said)
+    RunDirectory(tmp_path / "run").announce("raas-0", "http://127.0.0.1:1")  # and its launcher was killed
+    resumed = begin(tmp_path / "run", config(run_yaml, mode, "trainer_base.recover.freq_steps=3"), said)
+    assert resumed.endpoint("raas-0") is None
     assert said == [f"the run in {tmp_path / 'run'} goes on"]
 
 

@@ -4,7 +4,7 @@ config.yaml                 resolved configuration
 token                       bearer token of the run, mode 0600
 lock                        held by the launcher while the run lives
 settings/<process>.json     what each process was given
-endpoints/<process>.json    what each process announced after binding its socket: {name, url, pid, host}
+endpoints/<process>.json    what each process announced after binding its socket: {name, url, pid, started, host}
 logs/<process>.log          its stderr and stdout
 metrics.jsonl               one line a training step; where several models are trained, of the first one's
 metrics-<model_id>.jsonl    of each further one's
@@ -44,6 +44,8 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     pid: int
     """Tells a fresh announcement from one that an earlier process left behind."""
+    started: int | None = None
+    """When it started, as `process_start` tells it: a pid is given out again, a pid with a start time is not."""
     host: str = ""
     """Name of its machine: the pid means something only there."""
 
@@ -51,6 +53,15 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     def here(self) -> bool:
         """Is it a process of this machine?"""
         return self.host in ("", socket.gethostname())
+
+    @property
+    def alive(self) -> bool:
+        """Does the process that announced it live, on this machine? Whoever has its pid by now is somebody else."""
+        try:
+            os.kill(self.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return self.here and process_start(self.pid) == self.started
 
 
 class RunDirectory:
@@ -159,13 +170,19 @@ class RunDirectory:
         """Say where this process listens. Call it after the socket is bound; readers never see half a file."""
         path = self._announcement(name)
         draft = path.with_name(f".{path.name}.{os.getpid()}")
-        announcement = Announcement(name=name, url=url, pid=os.getpid(), host=socket.gethostname())
+        pid = os.getpid()
+        announcement = Announcement(name=name, url=url, pid=pid, started=process_start(pid), host=socket.gethostname())
         draft.write_bytes(msgspec.json.encode(announcement))
         draft.replace(path)
 
     def withdraw(self, name: str) -> None:
         """Forget what `name` announced."""
         self._announcement(name).unlink(missing_ok=True)
+
+    def withdraw_all(self) -> None:
+        """Forget what an earlier life of the run announced and did not live to withdraw."""
+        for path in (self.root / "endpoints").glob("*.json"):
+            path.unlink(missing_ok=True)
 
     def endpoint(self, name: str, pid: int | None = None) -> Announcement | None:
         """Return what `name` announced, or None while it has not; with `pid`, only that process's own announcement."""
@@ -210,6 +227,16 @@ class RunDirectory:
 
     def _announcement(self, name: str) -> Path:
         return self.root / "endpoints" / f"{_checked(name)}.json"
+
+
+def process_start(pid: int) -> int | None:
+    """Clock ticks from the machine's start to the process's; None where there is no /proc, or no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
+    except OSError:
+        return None
+    # field 22; the second one, the program's name in brackets, may hold spaces and brackets itself
+    return int(text.rpartition(")")[2].split()[19])
 
 
 def _checked(name: str) -> str:

@@ -5,6 +5,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from astraflow.core.observability.run_directory import Announcement, RunDirectory
@@ -68,6 +69,9 @@ def test_announcements_are_read_back_and_tell_their_process(tmp_path: Path) -> N
     assert announced.url == "http://127.0.0.1:1"
     assert run.endpoint("raas-0", os.getpid() + 1) is None  # left behind by another process
     assert announced.here
+    assert announced.alive
+    assert not msgspec.structs.replace(announced, started=1).alive  # its pid was another's before
+    assert not msgspec.structs.replace(announced, host="another machine").alive
     assert not Announcement(name="far", url="http://far:1", pid=1, host="another machine").here
     for _ in range(2):
         run.withdraw("raas-0")
