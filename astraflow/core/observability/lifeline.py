@@ -25,8 +25,11 @@ VARIABLE = "ASTRAFLOW_LIFELINE"
 GRACE = 5.0
 """Seconds between the polite SIGTERM and the hard exit of an orphan."""
 
-TAIL_WIDTH = 240
+TAIL_WIDTH = 600
 """Characters of a log line that are shown when a process has died: the whole line is in its log."""
+
+HEAD_SHARE = 1 / 3
+"""Of them, those of the line's beginning: what was the matter; the others are of its end, where the cause stands."""
 
 POLL = 0.02
 """Seconds between two looks at a child that has not announced itself."""
@@ -123,8 +126,11 @@ class Child:
 
 
 def shortened(line: str, width: int = TAIL_WIDTH) -> str:
-    """The beginning of a long line."""
-    return line if len(line) <= width else f"{line[: width - 1]}…"
+    """A long line without its middle."""
+    if len(line) <= width:
+        return line
+    head = int(width * HEAD_SHARE)
+    return f"{line[:head]} … {line[head + 3 - width :]}"
 
 
 def spawn(args: Sequence[str], log_path: Path, env: Mapping[str, str] | None = None, name: str | None = None) -> Child:

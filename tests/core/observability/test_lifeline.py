@@ -90,10 +90,11 @@ def test_a_process_started_by_hand_does_not_watch() -> None:
 
 
 def test_long_log_lines_do_not_bury_why_a_process_died(tmp_path: Path) -> None:
-    program = "print('x' * 10**5); print('the reason'); raise SystemExit(3)"
+    program = "print('it failed', 'x' * 10**5, 'of this'); print('the reason'); raise SystemExit(3)"
     child = spawn([sys.executable, "-c", program], tmp_path / "a.log")
     child.wait(30)
     child.stop()
     said = str(child.died())
     assert len(said) < 1000
-    assert said.endswith("…\n  the reason")
+    assert "it failed x" in said
+    assert said.endswith("x of this\n  the reason")
