@@ -58,9 +58,13 @@ class Progress:
             self.activity = "training" if self.step else str(status.get("status", "starting"))
 
     @property
-    def eta_s(self) -> float | None:
-        """Seconds to the last step at the pace so far; None before the second step."""
+    def pace_s(self) -> float | None:
+        """Mean seconds a step so far; None before the second step."""
         if self._first_step_at is None or self._last_step_at is None or self.step < 2:
             return None
-        pace = (self._last_step_at - self._first_step_at) / (self.step - 1)
-        return pace * max(self.total_steps - self.step, 0)
+        return (self._last_step_at - self._first_step_at) / (self.step - 1)
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds to the last step at the pace so far; None before the second step."""
+        return None if self.pace_s is None else self.pace_s * max(self.total_steps - self.step, 0)

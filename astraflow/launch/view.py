@@ -18,6 +18,7 @@ from rich.table import Table
 from astraflow.core.observability.sinks.jsonl import JsonlReader
 from astraflow.core.protocol import DataflowClient
 from astraflow.errors import WireError
+from astraflow.launch.patience import Patience
 from astraflow.launch.progress import Progress
 
 REFRESH = 0.5
@@ -118,6 +119,7 @@ class Watcher:
         self._progress = progress
         self._metrics = metrics
         self._status = status
+        self._patience = Patience()
         self._next = 0.0
 
     def tick(self) -> None:
@@ -126,12 +128,14 @@ class Watcher:
             self.look()
 
     def look(self) -> None:
-        """Read what is new, and show each step once."""
+        """Read what is new, show each step once, and say what is waited for where that takes long."""
         self._progress.take_status(self._status.latest)
         for record in self._metrics.read():
             self._progress.take(record)
             self._view.show(self._progress)
         self._view.show(self._progress)
+        for text in self._patience.look(self._status.latest, self._progress.pace_s, time.time()):
+            self._view.say(text)
 
 
 class StatusThread:

@@ -13,7 +13,14 @@ from astraflow.launch.view import LiveView, PlainView, StatusThread, View, Watch
 
 
 class Status:
-    latest: Mapping[str, Any] = {"status": "ready", "live": {}}
+    waiting = (
+        {
+            "who": "trainer of model0",
+            "on": "8 more groups; dropped since the last batch: 48 zero_advantage",
+            "since": 0.0,
+        },
+    )
+    latest: Mapping[str, Any] = {"status": "ready", "live": {}, "waiting": waiting}
 
 
 def progress_of(*steps: int) -> Progress:
@@ -81,5 +88,7 @@ def test_a_watcher_shows_each_completed_step(kind: str, tmp_path: Path) -> None:
     watcher.tick()  # too soon: nothing is read again
     view.close()
     sink.close()
+    assert "trainer of model0 has waited" in stream.getvalue()
+    assert "dropped since the last batch: 48 zero_advantage" in " ".join(stream.getvalue().split())
     for step in (1, 2, 3):
         assert f"{step}/3" in stream.getvalue()
