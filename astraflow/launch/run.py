@@ -13,6 +13,7 @@ from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.observability.sinks.jsonl import JsonlReader
 from astraflow.core.protocol import DataflowClient
 from astraflow.errors import AstraFlowError, DataError, boundary
+from astraflow.launch.complaints import Complaints
 from astraflow.launch.config import RunConfig
 from astraflow.launch.local import FINISH_GRACE, LocalProcesses, interruptible
 from astraflow.launch.model_source import ensure_model, template_findings
@@ -78,7 +79,9 @@ def _train(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, view: Vi
         status = StatusThread(url, run_dir.token())
         model_of = {spec.name: model_id for spec, model_id in zip(trainers, config.trainers, strict=True)}
         total = max(trainer.total_train_steps for trainer in config.trainers.values())
-        watcher = Watcher(view, Progress(total, config.staleness_bound), JsonlReader(run_dir.metrics), status)
+        progress = Progress(total, config.staleness_bound)
+        complaints = Complaints(run_dir.log("dataflow"))
+        watcher = Watcher(view, progress, JsonlReader(run_dir.metrics), status, complaints)
         actuator = None
         if config.raas.scaling is not None:
             one_more = partial(raas_spec, config, run_dir, paths, url)

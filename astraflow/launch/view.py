@@ -18,6 +18,7 @@ from rich.table import Table
 from astraflow.core.observability.sinks.jsonl import JsonlReader
 from astraflow.core.protocol import DataflowClient
 from astraflow.errors import WireError
+from astraflow.launch.complaints import Complaints
 from astraflow.launch.patience import Patience
 from astraflow.launch.progress import Progress
 
@@ -114,11 +115,15 @@ def cells(progress: Progress) -> dict[str, str]:
 class Watcher:
     """Keeps a view up to date: call `tick` often; it looks only every REFRESH seconds."""
 
-    def __init__(self, view: View, progress: Progress, metrics: JsonlReader, status: StatusThread) -> None:
+    def __init__(
+        self, view: View, progress: Progress, metrics: JsonlReader, status: StatusThread, complaints: Complaints
+    ) -> None:
+        """complaints: of Dataflow's log."""
         self._view = view
         self._progress = progress
         self._metrics = metrics
         self._status = status
+        self._complaints = complaints
         self._patience = Patience()
         self._next = 0.0
 
@@ -128,7 +133,7 @@ class Watcher:
             self.look()
 
     def look(self) -> None:
-        """Read what is new, show each step once, and say what is waited for where that takes long."""
+        """Read what is new, show each step once, and say what Dataflow complains of and what takes long."""
         self._progress.take_status(self._status.latest)
         for record in self._metrics.read():
             self._progress.take(record)
@@ -136,6 +141,8 @@ class Watcher:
         self._view.show(self._progress)
         for text in self._patience.look(self._status.latest, self._progress.pace_s, time.time()):
             self._view.say(text)
+        for text in self._complaints.read(time.monotonic()):
+            self._view.say(f"dataflow: {text}")
 
 
 class StatusThread:

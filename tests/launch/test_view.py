@@ -8,6 +8,7 @@ from rich.console import Console
 
 from astraflow.core.observability.sinks.base import Record
 from astraflow.core.observability.sinks.jsonl import JsonlReader, JsonlSink
+from astraflow.launch.complaints import Complaints
 from astraflow.launch.progress import Progress
 from astraflow.launch.view import LiveView, PlainView, StatusThread, View, Watcher, cells, terminal_view
 
@@ -81,13 +82,17 @@ def test_a_watcher_shows_each_completed_step(kind: str, tmp_path: Path) -> None:
     console = Console(file=stream, force_terminal=True, width=160)
     view: View = PlainView(stream) if kind == "plain" else LiveView(console)
     sink = JsonlSink(tmp_path / "metrics.jsonl")
-    watcher = Watcher(view, Progress(3, 2), JsonlReader(tmp_path / "metrics.jsonl"), cast(StatusThread, Status()))
+    complaints = Complaints(tmp_path / "dataflow.log")
+    metrics = JsonlReader(tmp_path / "metrics.jsonl")
+    watcher = Watcher(view, Progress(3, 2), metrics, cast(StatusThread, Status()), complaints)
+    (tmp_path / "dataflow.log").write_text("2026-01-02 03:04:05,678 WARNING astraflow.x: 7 leases are over\n")
     for step in (1, 2, 3):
         sink.write(Record(step=step, time=float(step), stats={}))
     watcher.tick()
     watcher.tick()  # too soon: nothing is read again
     view.close()
     sink.close()
+    assert "dataflow: 7 leases are over" in stream.getvalue()
     assert "trainer of model0 has waited" in stream.getvalue()
     assert "dropped since the last batch: 48 zero_advantage" in " ".join(stream.getvalue().split())
     for step in (1, 2, 3):
