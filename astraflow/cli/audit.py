@@ -13,7 +13,7 @@ from astraflow.launch.summary import write_summary
 
 def show(run: Path, json: Path | None) -> None:
     """Print what became of every group of a run; exit code 1 where something does not hold."""
-    report = audit(RunDirectory(run, create=False).ledger)
+    report = audit(RunDirectory.existing(run).ledger)
     for line in described(report):
         typer.echo(line)
     if json is not None:

@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from astraflow.errors import AstraFlowError, ConfigError
+from astraflow.cli.inputs import writable
+from astraflow.errors import AstraFlowError, ConfigError, boundary
 
 USER_ERROR = 2
 FAILURE = 1
@@ -33,7 +34,10 @@ app.add_typer(weights, name="weights")
 config = typer.Typer(no_args_is_help=True, help="What a configuration's keys are, and what they are set to.")
 app.add_typer(config, name="config")
 
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the results here, as JSON.")]
+Json = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", callback=writable, help="Also write the results here, as JSON."),
+]
 Inputs = Annotated[
     list[str],
     typer.Argument(metavar="FILE... [KEY=VALUE...]", help="YAML files (later wins), then overrides such as seed=2."),
@@ -89,7 +93,9 @@ def doctor(
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories; several are compared.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", callback=writable, help="Where to write it.")
+    ] = None,
 ) -> None:
     """Draw a run, or compare several, in one HTML page that needs no network."""
     _command("report").report(runs, output)
@@ -251,14 +257,19 @@ def version() -> None:
 
 def main() -> None:
     """Entry point: one line on stderr for a wrong input (exit code 2) or a failed run (exit code 1)."""
-    sys.path.insert(0, os.getcwd())  # a user's own datasets and rewards, as `python -m` would find them
     try:
+        with boundary(ConfigError, "the working directory"):
+            here = os.getcwd()
+        sys.path.insert(0, here)  # a user's own datasets and rewards, as `python -m` would find them
         app()
     except ConfigError as error:
-        _say(error)
+        _say(str(error))
         sys.exit(USER_ERROR)
     except AstraFlowError as error:
-        _say(error)
+        _say(str(error))
+        sys.exit(FAILURE)
+    except OSError as error:  # the machine's fault: a disk that is full, a file that another user owns
+        _say(str(error) if error.filename is None else f"{error.filename}: {error.strerror}")
         sys.exit(FAILURE)
 
 
@@ -267,8 +278,8 @@ def _command(name: str) -> ModuleType:
     return importlib.import_module(f"astraflow.cli.{name}")
 
 
-def _say(error: AstraFlowError) -> None:
-    typer.echo(f"astraflow: {error}", err=True)
+def _say(text: str) -> None:
+    typer.echo(f"astraflow: {text}", err=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.weight_manager.provenance import ModelHistory, changed_tensors, history, verify
 from astraflow.core.weight_manager.version_log import PublishedVersion
 from astraflow.errors import ConfigError
@@ -17,7 +18,7 @@ SHOWN = 20
 
 def verify_run(run: Path) -> None:
     """Say what was checked and what is wrong; exit code 1 where anything is."""
-    result = verify(_existing(run))
+    result = verify(RunDirectory.existing(run).root)
     typer.echo(f"{result.versions} versions published, {result.served} times proven by an engine")
     typer.echo(f"{result.tokens} sampled tokens kept, {result.quarantined} samples quarantined")
     for name, version in result.checkpoints.items():
@@ -34,7 +35,7 @@ def verify_run(run: Path) -> None:
 
 def inspect_version(number: int, run: Path, model_id: str | None) -> None:
     """Print what is known about a version."""
-    models = history(_existing(run))
+    models = history(RunDirectory.existing(run).root)
     if model_id is not None and model_id not in models:
         raise ConfigError(f"{run} has no model {model_id}; it has {', '.join(sorted(models))}")
     found = [
@@ -75,9 +76,3 @@ def _print(model: ModelHistory, version: PublishedVersion) -> None:
 def _span(model: ModelHistory) -> str:
     numbers = [version.version for version in model.published]
     return f"{min(numbers)} to {max(numbers)}" if numbers else "none"
-
-
-def _existing(run: Path) -> Path:
-    if not run.is_dir():
-        raise ConfigError(f"{run} is no run directory")
-    return run

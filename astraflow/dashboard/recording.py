@@ -67,17 +67,18 @@ def read_recording(path: Path) -> Recording:
     return Recording(
         root=run.root,
         config=load_tree([run.config]).values if run.config.is_file() else {},
-        records=sorted(_lines(run.metrics), key=lambda record: record["step"]),
-        spans=sorted(_lines(run.spans), key=lambda span: span["start"]),
+        records=_lines(run.metrics, "step"),
+        spans=_lines(run.spans, "start"),
         summary=summary,
         episodes=sample_episodes(run, EPISODES),
         logs={} if summary else _log_ends(run),
     )
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def _lines(path: Path, order: str) -> list[dict[str, Any]]:
+    """Its lines by the number that they have under `order`."""
     with boundary(DataError, str(path)):
-        return JsonlReader(path).read()
+        return sorted(JsonlReader(path).read(), key=lambda line: float(line[order]))
 
 
 def _summary(path: Path) -> dict[str, Any]:

@@ -87,8 +87,12 @@ def open_run_directory(path: Path, config: RunConfig, say: Callable[[str], None]
         say(f"the run in {path} goes on")
     elif earlier:
         names = (run_dir.root.with_name(f"{run_dir.root.name}.{number}") for number in itertools.count(1))
-        aside = run_dir.root.rename(next(name for name in names if not name.exists()))
-        run_dir.release()
+        try:
+            aside = run_dir.root.rename(next(name for name in names if not name.exists()))
+        except OSError as error:
+            raise ConfigError(f"the earlier run in {path} cannot be moved aside: {error.strerror}") from error
+        finally:
+            run_dir.release()
         say(f"the earlier run in {path} is now {aside}")
         run_dir = RunDirectory(path)
         run_dir.hold()

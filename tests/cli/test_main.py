@@ -11,6 +11,9 @@ import yaml
 import astraflow.cli.main as cli
 from astraflow.errors import AstraFlowError
 
+RUN_READERS = (["report"], ["audit"], ["replay"], ["weights", "verify"], ["inspect", "version", "1"])
+"""Commands whose last argument is a run directory."""
+
 
 def astraflow(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "astraflow.cli.main", *map(str, arguments)]
@@ -82,13 +85,50 @@ def test_a_users_own_reward_is_found_in_the_working_directory(run_yaml: Path, tm
         (["bench", "async", "RUN", "--seeds", "1,b"], "expected whole numbers"),
         (["join", "nowhere", "far"], "no run goes on there"),
         (["run", "nowhere.yaml"], "nowhere.yaml: No such file"),
+        (["run", "RUN", f"trial_nam={'x' * 300}"], "trial_nam: unknown key"),
+        (["run", "RUN", "seed=99999999999999999999999"], "less than or equal to 9223372036854775807"),
+        (["doctor", "RUN", "--json", "nowhere/out.json"], "nowhere/out.json cannot be written: No such file"),
+        (["join", "RUN", "far"], "no run goes on there"),
+        (["simulate", "--latencies", "nowhere"], "nowhere: No such file or directory: expected a run directory"),
+        *(([*command, "."], ". is not a run directory") for command in RUN_READERS),
+        *(([*command, "nowhere"], "nowhere is not a run directory") for command in RUN_READERS),
+        (["simulate", "--latencies", "."], ". is not a run directory"),
     ],
 )
-def test_other_commands_refuse_in_one_line(run_yaml: Path, arguments: list[str], words: str) -> None:
-    done = astraflow(*(run_yaml if argument == "RUN" else argument for argument in arguments))
-    assert done.returncode == 2
+def test_other_commands_refuse_in_one_line(run_yaml: Path, tmp_path: Path, arguments: list[str], words: str) -> None:
+    (tmp_path / "empty").mkdir()
+    done = astraflow(*(run_yaml if argument == "RUN" else argument for argument in arguments), cwd=tmp_path / "empty")
+    assert done.returncode == 2, done.stderr
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_the_machine_refuses_is_one_line_and_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cli, "app", lambda: (tmp_path / "no" / "log").write_text(""))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == f"astraflow: {tmp_path}/no/log: No such file or directory\n"
+
+
+def test_a_working_directory_that_was_deleted_is_one_line(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"rmdir {gone} && {sys.executable} -m astraflow.cli.main run run.yaml"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, cwd=gone)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("astraflow: the working directory: FileNotFoundError")
+    assert "Traceback" not in done.stderr
+
+
+def test_results_that_could_not_be_written_are_refused_before_the_work(tmp_path: Path) -> None:
+    before = cpu_seconds()
+    done = astraflow("bench", "dataflow", "--seconds", "60", "--json", tmp_path)
+    assert (done.returncode, done.stderr) == (2, f"astraflow: {tmp_path} cannot be written: Is a directory\n")
+    assert cpu_seconds() - before < 10
 
 
 def test_a_failed_run_ends_with_exit_code_1(

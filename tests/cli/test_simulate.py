@@ -33,6 +33,6 @@ def test_exploring_says_what_was_tried() -> None:
 
 def test_missing_durations_are_an_error_that_names_the_file(tmp_path: Path) -> None:
     done = simulate(*SMALL, "--latencies", tmp_path / "none.txt")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "none.txt" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -116,6 +116,16 @@ def test_several_runs_go_to_the_working_directory(
     assert (tmp_path / "comparison.html").is_file()
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "spans.jsonl"])
+@pytest.mark.parametrize("line", ["[1, 2]", "{}", '{"step": "x", "start": "x"}', "{"])
+def test_a_line_that_is_none_is_named(tmp_path: Path, make_run: Callable[..., Path], name: str, line: str) -> None:
+    run = make_run(tmp_path / "run")
+    with (run / name).open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(DataError, match=name.replace(".", r"\.")):
+        write_report([run])
+
+
 def test_what_is_no_run_is_refused(tmp_path: Path, make_run: Callable[..., Path]) -> None:
     with pytest.raises(ConfigError, match="is not a run directory"):
         write_report([tmp_path])

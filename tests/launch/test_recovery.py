@@ -41,6 +41,19 @@ def test_an_earlier_run_is_moved_aside_and_never_mixed(tmp_path: Path, run_yaml:
     assert f"is now {tmp_path / 'run.1'}" in said[0]
 
 
+def test_an_earlier_run_that_cannot_be_moved_aside_is_left_and_let_go(
+    tmp_path: Path, run_yaml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, target: Path) -> Path:
+        raise PermissionError(13, "Permission denied")
+
+    run_dir = begin(tmp_path / "run", config(run_yaml), Said())
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(ConfigError, match="cannot be moved aside: Permission denied"):
+        begin(tmp_path / "run", config(run_yaml), Said())
+    assert not run_dir.held
+
+
 def test_a_directory_of_a_living_run_is_refused(tmp_path: Path, run_yaml: Path) -> None:
     run_dir = open_run_directory(tmp_path / "run", config(run_yaml), Said())
     run_dir.config.write_text("")

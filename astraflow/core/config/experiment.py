@@ -24,7 +24,7 @@ class ExperimentConfig(Section):
     """A Hugging Face directory, owner/name on the Hub, or smollm2-135m-instruct. None where `base_model` makes one."""
     tokenizer_path: str | None = None
     """Where the tokenizer is; None: beside the model."""
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, le=2**63 - 1)
     """Seeds data order, sampling and initialisation."""
     dtype: WireDtype = "float32"
     """Parameters' type while computing, in trainer and embedded engine."""

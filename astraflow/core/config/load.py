@@ -99,17 +99,18 @@ def write_settings(settings: BaseModel, path: Path) -> Path:
 def read_settings(model: type[M], path: Path) -> M:
     """Read a program's settings as the launcher wrote them."""
     try:
-        return model.model_validate_json(path.read_text("utf-8"), strict=True)
+        return model.model_validate_json(path.read_bytes(), strict=True)
     except OSError as error:
         raise ConfigError(f"settings file {path}: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        key = f"{'.'.join(map(str, first['loc']))}: " if first["loc"] else ""
+        raise ConfigError(f"{path}: {key}{first['msg']}") from None
 
 
 def _read(file: Path, origins: dict[str, str]) -> dict[str, Any]:
     try:
-        text = file.read_text("utf-8")
+        text = file.read_text("utf-8-sig")  # some editors begin a file with a mark
         root = yaml.compose(text, yaml.SafeLoader)
     except OSError as error:
         raise ConfigError(f"configuration file {file}: {error.strerror}") from error

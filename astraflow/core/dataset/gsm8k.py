@@ -6,6 +6,7 @@ successor has not.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import random
 import re
@@ -97,7 +98,7 @@ def _problems(path: str, split: Split) -> Iterator[tuple[str, Problem]]:
     place = Path(path).expanduser()
     file = place / f"{split}.jsonl" if place.is_dir() else place
     if file.is_file():
-        yield from _decoded(enumerate(file.read_bytes().splitlines(), 1), str(file))
+        yield from _decoded(enumerate(file.read_bytes().removeprefix(codecs.BOM_UTF8).splitlines(), 1), str(file))
     elif place.is_dir():
         raise DataError(f"{place} holds no {split}.jsonl")
     elif file.suffix == ".jsonl" or path.startswith((".", "/", "~")):

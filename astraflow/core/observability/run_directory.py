@@ -34,7 +34,9 @@ TOKEN_VARIABLE = "ASTRAFLOW_TOKEN"
 """Where set, it is the token of every run: programs on several machines share it so."""
 
 _FOLDERS = ("settings", "endpoints", "logs", "trajectories", "checkpoints")
-_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+_MARKS = ("config.yaml", "metrics.jsonl", "ledger", "versions")
+"""One of them is in every run directory."""
 
 
 class Announcement(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +77,14 @@ class RunDirectory:
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"run directory {self.root}: {error.strerror}") from error
+
+    @classmethod
+    def existing(cls, path: str | Path) -> RunDirectory:
+        """The directory of a run that is or was; ConfigError where `path` is none."""
+        found = cls(path, create=False)
+        if not any(os.path.exists(found.root / mark) for mark in _MARKS):
+            raise ConfigError(f"{path} is not a run directory: it holds neither config.yaml nor metrics.jsonl")
+        return found
 
     @property
     def config(self) -> Path:
@@ -188,7 +198,7 @@ class RunDirectory:
         """Return what `name` announced, or None while it has not; with `pid`, only that process's own announcement."""
         try:
             announced = msgspec.json.decode(self._announcement(name).read_bytes(), type=Announcement)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except msgspec.MsgspecError as error:
             raise DataError(f"{self._announcement(name)}: {error}") from error
@@ -196,7 +206,10 @@ class RunDirectory:
 
     def hold(self) -> None:
         """Claim the directory for a run until this process ends; ConfigError where another run lives in it."""
-        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(f"run directory {self.root}: its file lock: {error.strerror}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -209,7 +222,7 @@ class RunDirectory:
         """Does a run live in it?"""
         try:
             descriptor = os.open(self.root / "lock", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -241,5 +254,5 @@ def process_start(pid: int) -> int | None:
 
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name) or name in {".", ".."}:
-        raise ConfigError(f"'{name}' cannot name a process: letters, digits, '_', '.' and '-' only")
+        raise ConfigError(f"'{name}' cannot name a process: at most 200 letters, digits, '_', '.' and '-'")
     return name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,13 @@ import numpy as np
 from astraflow.core.data import TensorEntry
 from astraflow.core.weight_manager.digest import tensor_digest, total_digest
 from astraflow.core.weight_manager.version_log import Alarm, Catalogue, PublishedVersion, ServedVersion, read_logs
-from astraflow.errors import DataError
+from astraflow.errors import DataError, boundary
 
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
 """safetensors' names of wire dtypes."""
+
+NAMED = 5
+"""Tensors that a problem names; the others are counted."""
 
 
 class _Sample(msgspec.Struct, frozen=True):
@@ -106,6 +109,8 @@ def verify(run: Path) -> Verification:
     for checkpoint in sorted(run.glob("checkpoints*/*")):
         if any(checkpoint.glob("*.safetensors")):
             _check_checkpoint(checkpoint, models, result)
+        elif (checkpoint / "config.json").is_file():  # written last: its weights were there
+            result.problems.append(f"checkpoint {_name(checkpoint)} holds no weights (*.safetensors)")
     return result
 
 
@@ -173,9 +178,16 @@ def _check_tokens(run: Path, models: Mapping[str, ModelHistory], result: Verific
 
 
 def _check_checkpoint(checkpoint: Path, models: Mapping[str, ModelHistory], result: Verification) -> None:
-    folder = checkpoint.parent.name
-    name = checkpoint.name if folder == "checkpoints" else f"{folder}/{checkpoint.name}"
-    saved = {name: digests for path in sorted(checkpoint.glob("*.safetensors")) for name, digests in _tensors_of(path)}
+    name = _name(checkpoint)
+    try:
+        files = sorted(checkpoint.glob("*.safetensors"))
+        saved = {tensor: digests for path in files for tensor, digests in _tensors_of(path)}
+    except DataError as error:
+        result.problems.append(f"checkpoint {name}: {error}")
+        return
+    lacking = min((_lacking(model, saved) for model in models.values() if model.published), key=len, default=[])
+    if lacking:
+        result.problems.append(f"checkpoint {name} lacks {len(lacking)} tensors: {', '.join(lacking[:NAMED])}")
     comparable = False
     for model in models.values():
         for version in reversed(model.published):
@@ -187,12 +199,30 @@ def _check_checkpoint(checkpoint: Path, models: Mapping[str, ModelHistory], resu
                 return
     result.checkpoints[name] = None
     if comparable:
-        result.problems.append(f"checkpoint {checkpoint.name} is none of the published versions")
+        result.problems.append(f"checkpoint {name} is none of the published versions")
+
+
+def _name(checkpoint: Path) -> str:
+    folder = checkpoint.parent.name
+    return checkpoint.name if folder == "checkpoints" else f"{folder}/{checkpoint.name}"
+
+
+def _lacking(model: ModelHistory, saved: Container[str]) -> list[str]:
+    """Names of a model's tensors that are not there under any of their names."""
+    tensors = model.catalogues[model.published[-1].version].tensors
+    return [name for name, _, _, aliases in tensors if not any(known in saved for known in (name, *aliases))]
 
 
 def _tensors_of(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """(name, wire dtype → digest) of a safetensors file's tensors: as they lie there, and float32 also rounded."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    """(name, wire dtype → digest) of a safetensors file's tensors: as they lie there, and float32 also rounded.
+
+    DataError where it is no such file.
+    """
+    with (
+        boundary(DataError, f"{path} is no safetensors file"),
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
         length = int.from_bytes(data[:8], "little")
         fields: dict[str, Any] = msgspec.json.decode(data[8 : 8 + length])
         fields.pop("__metadata__", None)

@@ -69,11 +69,11 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 def replay_run(directory: Path) -> Replayed:
-    """Replay a run directory. DataError where it was not recorded for that."""
-    run_dir = RunDirectory(directory, create=False)
+    """Replay a run directory. ConfigError where it is none, DataError where it was not recorded for that."""
+    run_dir = RunDirectory.existing(directory)
     path = run_dir.settings("dataflow")
     if not path.is_file():
-        raise DataError(f"{directory} holds no settings of Dataflow ({path.name}): is it a run directory?")
+        raise DataError(f"{directory} holds no settings of Dataflow ({path.name})")
     settings = read_settings(DataflowSettings, path)
     records = list(read_log(run_dir.ledger))
     config, seed = settings.dataflow, settings.experiment.seed

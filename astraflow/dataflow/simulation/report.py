@@ -18,7 +18,7 @@ from astraflow.dataflow.simulation.checks import Violation
 from astraflow.dataflow.simulation.choices import ByChance
 from astraflow.dataflow.simulation.scenario import Measured, Scenario
 from astraflow.dataflow.simulation.world import World
-from astraflow.errors import DataError
+from astraflow.errors import ConfigError, DataError, boundary
 
 MOST_SHOWN = 100
 """Violations that a report lists."""
@@ -117,16 +117,20 @@ def summed_up(world: World, seed: int, wall_s: float) -> SimulationReport:
 def measured(path: Path) -> Measured:
     """Durations of groups from a run directory's metrics, or from a file with a number of seconds a line.
 
-    DataError where there are none.
+    ConfigError where it is neither; DataError where there are none.
     """
     if path.is_dir():
-        records: list[dict[str, Any]] = JsonlReader(RunDirectory(path, create=False).metrics).read()
-        seconds = [float(r["timeperf/group_s"]) for r in records if r.get("timeperf/group_s")]
+        metrics = RunDirectory.existing(path).metrics
+        with boundary(DataError, str(metrics)):
+            seconds = [float(r["timeperf/group_s"]) for r in JsonlReader(metrics).read() if r.get("timeperf/group_s")]
     else:
+        expected = "expected a run directory, or a file with seconds, one a line"
         try:
             seconds = [float(line) for line in path.read_text("utf-8").split()]
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: expected a run directory, or a file with seconds, one a line: {error}") from error
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}: {expected}") from error
+        except ValueError as error:
+            raise DataError(f"{path}: {error}: {expected}") from error
     if not seconds or min(seconds) <= 0:
         raise DataError(f"{path} holds no durations above 0")
     return Measured(tuple(seconds))

@@ -2,7 +2,15 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.core.config import ExperimentConfig, OpenSection, Section, build, load_tree, struct_field
+from astraflow.core.config import (
+    ExperimentConfig,
+    OpenSection,
+    Section,
+    build,
+    load_tree,
+    read_settings,
+    struct_field,
+)
 from astraflow.core.data import GenerationHyperparameters
 from astraflow.errors import ConfigError
 
@@ -41,6 +49,17 @@ def load(files: list[Path], *overrides: str) -> Root:
 def test_later_files_win_and_merge_deeply(tmp_path: Path) -> None:
     files = write(tmp_path, "inner: {depth: 1, rate: 5e-6}", "inner: {depth: 3}")
     assert load(files).inner == Inner(depth=3, rate=5e-6)
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path: Path) -> None:
+    [file] = write(tmp_path, "\ufeffinner: {depth: 3}")
+    assert load([file]).inner.depth == 3
+
+
+def test_settings_that_are_no_text_are_named(tmp_path: Path) -> None:
+    (tmp_path / "dataflow.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"dataflow\.json: Invalid JSON"):
+        read_settings(Root, tmp_path / "dataflow.json")
 
 
 def test_overrides_win_over_files(tmp_path: Path) -> None:

@@ -27,6 +27,13 @@ def test_rows_ask_the_question_and_know_the_number(tmp_path: Path) -> None:
     assert bare[0]["messages"][0]["content"] == "Question 0?"
 
 
+def test_a_byte_order_mark_is_not_part_of_the_first_row(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    write(path, ["#### 1"])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert [row["answer"] for row in get_gsm8k_rl_dataset(str(path))] == ["1"]
+
+
 def test_a_folder_holds_both_splits(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", ["#### 1"])
     write(tmp_path / "test.jsonl", ["#### 2", "#### 3"])

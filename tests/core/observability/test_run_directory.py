@@ -85,10 +85,25 @@ def test_a_broken_announcement_is_named(tmp_path: Path) -> None:
         run.endpoint("x")
 
 
-@pytest.mark.parametrize("name", ["../evil", "a/b", "", ".."])
+@pytest.mark.parametrize("name", ["../evil", "a/b", "", "..", "n" * 201])
 def test_names_stay_inside_the_directory(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="cannot name a process"):
         RunDirectory(tmp_path).log(name)
+
+
+def test_a_lock_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(ConfigError, match="its file lock: Is a directory"):
+        RunDirectory(tmp_path).hold()
+
+
+def test_who_reads_a_run_is_told_where_there_is_none(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "nowhere", tmp_path / ("n" * 300), Path(__file__)):
+        with pytest.raises(ConfigError, match="is not a run directory"):
+            RunDirectory.existing(place)
+    assert not RunDirectory(__file__, create=False).held
+    (tmp_path / "metrics.jsonl").touch()
+    assert RunDirectory.existing(tmp_path).root == tmp_path
 
 
 def test_two_runs_cannot_hold_one_directory(tmp_path: Path) -> None:

@@ -111,6 +111,25 @@ def test_a_checkpoint_is_told_by_its_digests(run: Run) -> None:
     assert result.problems == ["checkpoint step_000003 is none of the published versions"]
 
 
+def test_a_checkpoint_that_is_not_whole_is_wrong(run: Run) -> None:
+    def folder(name: str) -> Path:
+        (run.path / "checkpoints" / name).mkdir(parents=True)
+        return run.path / "checkpoints" / name
+
+    save_file({"head": np.zeros((2, 3), np.float32)}, folder("part") / "model.safetensors")
+    (folder("garbage") / "model.safetensors").write_bytes(b"\xff" * 100)
+    (folder("empty") / "model.safetensors").touch()
+    (folder("removed") / "config.json").touch()
+    folder("being_written")
+    result = verify(run.path)
+    assert [problem.partition(" (")[0].partition(": Value")[0] for problem in result.problems][-2:] == [
+        "checkpoint part lacks 1 tensors: w",
+        "checkpoint removed holds no weights",
+    ]
+    assert [name for name in ("empty", "garbage") if f"{name}/model.safetensors is no safet" in str(result.problems)]
+    assert len(result.problems) == 4
+
+
 def test_a_float32_checkpoint_is_told_on_a_bfloat16_wire(tmp_path: Path) -> None:
     values = np.array([1.0, -0.0, 1.00390625, 3.3e38, np.inf, -1e-40], np.float32)
     bits = torch.from_numpy(values).bfloat16().view(torch.int16).numpy().tobytes()

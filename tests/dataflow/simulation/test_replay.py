@@ -25,7 +25,7 @@ from astraflow.dataflow.simulation.explorer import SMALL
 from astraflow.dataflow.simulation.replay import Replayed, replay, replay_run
 from astraflow.dataflow.simulation.world import World, settings_of
 from astraflow.dataflow.store import LedgerStore
-from astraflow.errors import DataError
+from astraflow.errors import ConfigError, DataError
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +164,10 @@ def test_a_run_directory_is_replayed_and_what_is_missing_named(tmp_path: Path) -
     assert again.difference is None
     assert len(again.batches) == 5
     assert any(isinstance(record, Issue) for record in LedgerStore(tmp_path / "ledger").load().records)
-    with pytest.raises(DataError, match="is it a run directory"):
+    RunDirectory(tmp_path).settings("dataflow").unlink()
+    with pytest.raises(DataError, match="holds no settings of Dataflow"):
+        replay_run(tmp_path)
+    with pytest.raises(ConfigError, match="is not a run directory"):
         replay_run(tmp_path / "nothing")
 
 

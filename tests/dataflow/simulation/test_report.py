@@ -76,6 +76,13 @@ def test_durations_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
         measured(file)
 
 
+@pytest.mark.parametrize("line", ["[1, 2]", '{"timeperf/group_s": "fast"}', "\xff"])
+def test_broken_metrics_are_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "metrics.jsonl").write_text(f"{line}\n")
+    with pytest.raises(DataError, match=r"metrics\.jsonl"):
+        measured(tmp_path)
+
+
 @pytest.mark.parametrize("field", ["raas", "policies", "rows"])
 def test_a_scenario_without_a_world_is_refused(field: str) -> None:
     with pytest.raises(ConfigError, match=field):

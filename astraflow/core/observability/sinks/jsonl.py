@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from astraflow.core.observability.sinks.base import Record
+from astraflow.errors import DataError
 
 
 class JsonlSink:
@@ -33,7 +34,10 @@ class JsonlReader:
         self._offset = 0
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the lines that were completed since the last call; none where the file does not exist yet."""
+        """Return the lines that were completed since the last call; none where the file does not exist yet.
+
+        DataError: a line that is no JSON object.
+        """
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -42,4 +46,7 @@ class JsonlReader:
             return []
         complete = data[: data.rfind(b"\n") + 1]
         self._offset += len(complete)
-        return [msgspec.json.decode(line) for line in complete.splitlines()]
+        try:
+            return [msgspec.json.decode(line, type=dict[str, Any]) for line in complete.splitlines()]
+        except msgspec.MsgspecError as error:
+            raise DataError(f"{self._path}: expected a JSON object a line: {error}") from error
