@@ -16,7 +16,7 @@ from astraflow.core.observability.lifeline import Child, await_announcement, spa
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.errors import ConfigError
 from astraflow.launch.check import load_config
-from astraflow.launch.local import STAGE_GRACE, START_TIMEOUT, interruptible
+from astraflow.launch.local import START_TIMEOUT, interruptible
 from astraflow.launch.specs import ModelPaths, ProcessSpec, launched, raas_spec
 from astraflow.raas.config import RaaSSettings
 
@@ -33,7 +33,7 @@ def join(run: Path, name: str, overrides: Sequence[str], say: Callable[[str], No
     """Start a RaaS called `name` beside those of the run in `run`; return when it has left or the run has ended.
 
     ConfigError where no run goes on there, the name is taken or an override is not its own to decide; PeerError with
-    its last log lines where it fails; Interrupted on SIGINT and SIGTERM.
+    its last log lines where it fails; Interrupted on an order to stop.
     """
     run_dir = RunDirectory(run, create=False)
     with interruptible():
@@ -47,7 +47,7 @@ def join(run: Path, name: str, overrides: Sequence[str], say: Callable[[str], No
                 time.sleep(_LOOK_S)
             say(f"{name}: {_left(child)}")
         finally:
-            child.stop(STAGE_GRACE)
+            child.stop()
             run_dir.withdraw(name)
 
 

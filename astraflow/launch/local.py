@@ -4,7 +4,8 @@
     watch:  a process that ends before its time is started again where `recover` says so; else the others of its kind
             go on without it, those that joined from elsewhere counted; else it ends the run, with its name, how it
             ended and its last log lines
-    stop:   last started first; SIGTERM, a grace, SIGKILL; then whatever those processes had started themselves
+    stop:   last started first; SIGTERM, a grace, SIGKILL; then whatever those processes had started themselves; all
+            stages share one deadline, so that what the later ones need is there when the first ones are slow
 
 A launcher that is killed -9 closes the lifelines, and every process ends by itself (core.observability.lifeline).
 """
@@ -28,15 +29,18 @@ from astraflow.launch.specs import ProcessSpec
 START_TIMEOUT = 120.0
 """Seconds for a process to load and bind; the slowest part is importing torch on a busy machine."""
 
-STAGE_GRACE = 2.5
-"""Seconds that each stage has for an ordered stop: three stages stay well within the ten that a stop may take."""
+STOP_WITHIN = 6.0
+"""Seconds that an ordered stop takes at most, all stages together: with the report it stays within ten."""
 
-FINISH_GRACE = 10.0
-"""Seconds that each stage has after a run that ended well."""
+FINISH_WITHIN = 40.0
+"""The same after a run that ended well."""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Orders to stop; the last one is sent when the terminal is closed."""
 
 
 class Interrupted(BaseException):
-    """SIGINT or SIGTERM reached the launcher. Not an Exception: nothing on its way may take it for a failure."""
+    """An order to stop reached the launcher. Not an Exception: nothing on its way may take it for a failure."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
@@ -45,14 +49,18 @@ class Interrupted(BaseException):
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise Interrupted inside the block at the first SIGINT or SIGTERM; later ones wait for the stop that follows."""
+    """Raise Interrupted inside the block at the first order to stop; later ones wait for the stop that follows.
+
+    What is ignored when the block begins stays so: under nohup a run outlives its terminal.
+    """
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         for number in previous:
             signal.signal(number, signal.SIG_IGN)
         raise Interrupted(signum)
 
-    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    found = {number: signal.getsignal(number) for number in _SIGNALS}
+    previous = {number: handler for number, handler in found.items() if handler is not signal.SIG_IGN}
     for number in previous:
         signal.signal(number, interrupt)
     try:
@@ -68,13 +76,13 @@ class LocalProcesses:
     def __init__(
         self,
         run_dir: RunDirectory,
-        grace: float = STAGE_GRACE,
+        within: float = STOP_WITHIN,
         restarts: Restarts | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """restarts None: none is started again. say: told of what ends while others go on."""
         self._run_dir = run_dir
-        self._grace = grace
+        self._within = within
         self._restarts = restarts or Restarts(0)
         self._say = say
         self._specs: dict[str, ProcessSpec] = {}
@@ -89,7 +97,7 @@ class LocalProcesses:
         try:
             self.stop()
         except Interrupted:
-            self.stop(grace=0.0)
+            self.stop(within=0.0)
             raise
 
     def spawn(self, specs: Sequence[ProcessSpec]) -> None:
@@ -151,18 +159,22 @@ class LocalProcesses:
         """Is a process of that name there, and has not ended?"""
         return any(child.name == name and child.returncode is None for child in self._children())
 
-    def stop(self, grace: float | None = None) -> None:
-        """Stop stage by stage, last started first, each within `grace` seconds; then what they left running."""
-        grace = self._grace if grace is None else grace
+    def stop(self, within: float | None = None) -> None:
+        """Stop stage by stage, last started first, then what they left running; all of it `within` seconds.
+
+        Each stage has an equal share of the time that is left.
+        """
+        end = time.monotonic() + (self._within if within is None else within)
         own = {child.pid for child in self._children()}
         while self._stages:
             for child in self._stages[-1]:
                 child.terminate()
-            deadline = time.monotonic() + grace
+            now = time.monotonic()
+            deadline = now + (end - now) / (len(self._stages) + 1)
             for child in self._stages[-1]:
                 child.join(deadline - time.monotonic())
             self._stages.pop()
-        self._stop_strangers(own, grace)
+        self._stop_strangers(own, end)
 
     def _start_again(self, child: Child) -> bool:
         """Put a new process in the place of one that ended, where `restarts` allows it."""
@@ -206,12 +218,11 @@ class LocalProcesses:
         failed = [child for child in ended if child.returncode != 0] or ended
         return PeerError("\n".join(str(child.died()) for child in failed))
 
-    def _stop_strangers(self, own: set[int], grace: float) -> None:
+    def _stop_strangers(self, own: set[int], deadline: float) -> None:
         """Wait for announced processes that are not ours: a trainer's weight sender, a RaaS that joined.
 
         They watch their own parents, or that what we started has withdrawn.
         """
-        deadline = time.monotonic() + grace
         names = sorted(path.stem for path in (self._run_dir.root / "endpoints").glob("*.json"))
         found = {name: announced for name in names if (announced := self._run_dir.endpoint(name)) is not None}
         strangers = [name for name, announced in found.items() if announced.pid not in own]

@@ -15,7 +15,7 @@ from astraflow.core.protocol import DataflowClient
 from astraflow.errors import AstraFlowError, DataError, boundary
 from astraflow.launch.complaints import Complaints
 from astraflow.launch.config import RunConfig
-from astraflow.launch.local import FINISH_GRACE, LocalProcesses, interruptible
+from astraflow.launch.local import FINISH_WITHIN, LocalProcesses, interruptible
 from astraflow.launch.model_source import ensure_model, template_findings
 from astraflow.launch.progress import Progress
 from astraflow.launch.recovery import Restarts, open_run_directory, recover_config
@@ -28,7 +28,7 @@ from astraflow.launch.view import StatusThread, View, Watcher
 def run(config: RunConfig, view: View) -> Summary:
     """Make or fetch the model where needed, start everything, wait for the train workers, stop in order.
 
-    PeerError where a process fails, with its name and last log lines; Interrupted on SIGINT and SIGTERM. Either way no
+    PeerError where a process fails, with its name and last log lines; Interrupted on an order to stop. Either way no
     process is left when this returns.
     """
     started = time.monotonic()
@@ -107,7 +107,7 @@ def _train(config: RunConfig, run_dir: RunDirectory, paths: ModelPaths, view: Vi
             watcher.look()
         finally:
             status.close()
-        processes.stop(FINISH_GRACE)
+        processes.stop(FINISH_WITHIN)
 
 
 async def _without(dataflow: DataflowClient, model_id: str) -> None:

@@ -198,7 +198,7 @@ while run.endpoint("dataflow") is not None:
 
 
 def test_who_joined_is_left_the_time_to_see_that_the_run_ends(run_dir: RunDirectory) -> None:
-    processes = LocalProcesses(run_dir, grace=10)
+    processes = LocalProcesses(run_dir, within=10)
     processes.spawn([spec(run_dir, "dataflow")])
     processes.listening(["dataflow"])
     with subprocess.Popen([sys.executable, "-c", STRANGER, str(run_dir.root)]) as stranger:
@@ -214,7 +214,7 @@ def test_a_process_of_another_machine_is_not_taken_for_one_of_this(run_dir: RunD
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as bystander:
         there = Announcement(name="far", url="http://far:1", pid=bystander.pid, host="another machine")
         (run_dir.root / "endpoints" / "far.json").write_bytes(msgspec.json.encode(there))
-        LocalProcesses(run_dir, grace=0.1).stop()
+        LocalProcesses(run_dir, within=0.1).stop()
         assert bystander.poll() is None
         bystander.kill()
     assert run_dir.endpoint("far") is None
@@ -227,7 +227,7 @@ def test_who_has_the_pid_of_a_process_that_died_unnoticed_is_left_alone(run_dir:
         for name, started in (("earlier", start - 1), ("nameless", None)):
             left = Announcement(name=name, url="http://127.0.0.1:9", pid=bystander.pid, started=started)
             (run_dir.root / "endpoints" / f"{name}.json").write_bytes(msgspec.json.encode(left))
-        LocalProcesses(run_dir, grace=0.1).stop()
+        LocalProcesses(run_dir, within=0.1).stop()
         assert bystander.poll() is None
         bystander.kill()
     assert list((run_dir.root / "endpoints").iterdir()) == []
@@ -261,7 +261,7 @@ def test_a_process_that_ends_while_others_start_is_the_one_named(run_dir: RunDir
 
 
 def test_what_ignores_the_order_to_stop_is_killed_in_time(run_dir: RunDirectory) -> None:
-    processes = LocalProcesses(run_dir, grace=0.2)
+    processes = LocalProcesses(run_dir, within=0.2)
     processes.spawn([spec(run_dir, "stubborn", "ignore")])
     pid = processes.listening(["stubborn"])["stubborn"].pid
     start = time.monotonic()
@@ -270,16 +270,40 @@ def test_what_ignores_the_order_to_stop_is_killed_in_time(run_dir: RunDirectory)
     assert gone([pid])
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_the_stages_of_a_stop_share_one_deadline(run_dir: RunDirectory) -> None:
+    """However many are slow; the last one still has its share: what is quick to stop stops in order."""
+    processes = LocalProcesses(run_dir, within=2.0)
+    processes.spawn([spec(run_dir, "quick")])
+    for number in range(4):
+        processes.spawn([spec(run_dir, f"stubborn-{number}", "ignore")])
+    found = processes.listening([f"stubborn-{number}" for number in range(4)] + ["quick"])
+    start = time.monotonic()
+    processes.stop()
+    assert time.monotonic() - start < 4.0  # 2 s, on a machine that is not shared
+    assert (run_dir.root / "order").read_text().split() == ["quick"]
+    assert gone([announced.pid for announced in found.values()])
+
+
+def test_a_hangup_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_everything_in_order(run_dir: RunDirectory, signum: signal.Signals) -> None:
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     with pytest.raises(Interrupted) as caught, interruptible(), LocalProcesses(run_dir) as processes:
         processes.spawn([spec(run_dir, "dataflow")])
         pid = processes.listening(["dataflow"])["dataflow"].pid
         processes.watch(["dataflow"], lambda: os.kill(os.getpid(), signum))
     assert caught.value.exit_code == 128 + signum
     assert gone([pid])
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
 
 
 LAUNCHER = """
