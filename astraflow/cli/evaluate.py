@@ -21,6 +21,8 @@ def evaluate(checkpoint: Path, files: Sequence[Path], overrides: Sequence[str], 
     try:
         results = score(config, view)
     except Interrupted as order:
+        view.close()
+        typer.echo(f"astraflow: stopped by {order}; everything has ended", err=True)
         raise typer.Exit(order.exit_code) from None
     finally:
         view.close()

@@ -38,6 +38,8 @@ def load_config(files: Iterable[Path], overrides: Iterable[str] = (), checkpoint
     """
     config, tree = load_config_tree(files, overrides)
     if checkpoint is not None:
+        if (missing := model_complaint(str(checkpoint))) is not None:
+            raise ConfigError(f"CHECKPOINT: {missing}")
         config = config.starting_from(checkpoint)
     wrong = [f"{tree.origin(path)}: {path}: {text}" for path, text in complaints(config, tree)]
     if wrong:

@@ -14,7 +14,7 @@ from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.protocol.messages import EvalResults
 from astraflow.errors import ConfigError
 from astraflow.launch.config import RunConfig
-from astraflow.launch.local import LocalProcesses, interruptible
+from astraflow.launch.local import Interrupted, LocalProcesses, interruptible
 from astraflow.launch.model_source import ensure_model
 from astraflow.launch.specs import ModelPaths, ProcessSpec, dataflow_spec, raas_specs
 from astraflow.launch.view import View
@@ -40,19 +40,31 @@ class PublisherSettings(Section):
 def evaluate(config: RunConfig, view: View) -> EvalResults:
     """Score the model that `config` starts from on its evaluation datasets.
 
-    The run directory is a temporary one; it is kept where something fails, since the error names its logs.
+    The run directory is a temporary one; it is kept where something fails, since the error names its logs. Interrupted
+    on an order to stop.
     """
     if not config.dataflow.eval_datasets:
         raise ConfigError("dataflow.eval_datasets is empty: there is nothing to score the checkpoint on")
     if len(config.model_ids) != 1:
         raise ConfigError(f"a checkpoint is of one model, the configuration has {', '.join(config.model_ids)}")
-    root = Path(tempfile.mkdtemp(prefix="astraflow-eval-"))
+    with interruptible():
+        root = Path(tempfile.mkdtemp(prefix="astraflow-eval-"))
+        try:
+            results = _evaluate(config, root, view)
+        except Interrupted:
+            shutil.rmtree(root)
+            raise
+        shutil.rmtree(root)
+    return results
+
+
+def _evaluate(config: RunConfig, root: Path, view: View) -> EvalResults:
     run_dir = RunDirectory(root)
     config = dataclasses.replace(config, experiment=config.experiment.model_copy(update={"fileroot": str(root)}))
     run_dir.config.write_text(to_yaml(config.values()), "utf-8")
     run_dir.token()
     output = root / "eval.json"
-    with interruptible(), LocalProcesses(run_dir) as processes:
+    with LocalProcesses(run_dir) as processes:
         paths = ModelPaths.of(config, ensure_model(config, run_dir, view.say))
         processes.spawn([dataflow_spec(config, run_dir, paths)])
         url = processes.listening(["dataflow"])["dataflow"].url
@@ -61,9 +73,7 @@ def evaluate(config: RunConfig, view: View) -> EvalResults:
         processes.spawn([publisher])
         view.say(f"scoring {paths.model} on {', '.join(config.dataflow.eval_datasets)}")
         processes.watch([publisher.name])
-    results = msgspec.json.decode(output.read_bytes(), type=EvalResults)
-    shutil.rmtree(root)
-    return results
+    return msgspec.json.decode(output.read_bytes(), type=EvalResults)
 
 
 def publisher_spec(

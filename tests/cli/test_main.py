@@ -81,7 +81,7 @@ def test_a_users_own_reward_is_found_in_the_working_directory(run_yaml: Path, tm
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["eval", "nowhere", "--config", "RUN"], "no Hugging Face directory"),
+        (["eval", "nowhere", "--config", "RUN"], "CHECKPOINT: there is no Hugging Face directory"),
         (["bench", "async", "RUN", "--seeds", "1,b"], "expected whole numbers"),
         (["join", "nowhere", "far"], "no run goes on there"),
         (["run", "nowhere.yaml"], "nowhere.yaml: No such file"),
