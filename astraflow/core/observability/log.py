@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import re
 import sys
 
@@ -17,6 +19,15 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return " | ".join(line for line in super().format(record).splitlines() if line.strip())
+
+
+def destination() -> str:
+    """Where this process's log goes: the file that is its stderr, else "stderr"."""
+    with contextlib.suppress(OSError):
+        path = os.readlink("/proc/self/fd/2")
+        if os.path.isfile(path):
+            return path
+    return "stderr"
 
 
 def message(line: str) -> str:

@@ -22,6 +22,7 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from astraflow.core.data import Canary, Manifest, TensorEntry, decode, encode
+from astraflow.core.observability import log
 from astraflow.errors import DeadlineError, WeightError
 
 M = TypeVar("M", bound=msgspec.Struct)
@@ -184,4 +185,5 @@ class AgentProcess:
         return decode(body, Report)  # type: ignore[arg-type]
 
     def _gone(self) -> str:
-        return f"the {self._name} ended with exit code {self._process.wait(EXIT_S)}; its log says why"
+        # it writes where this process does
+        return f"the {self._name} ended with exit code {self._process.wait(EXIT_S)}; log: {log.destination()}"

@@ -17,7 +17,7 @@ from astraflow.launch.doctor import batch, data, disk, machine, memory, ports, t
 from astraflow.launch.doctor.finding import Finding, Severity, error, ok, warning
 from astraflow.launch.doctor.machine import Machine
 from astraflow.launch.doctor.subject import Subject
-from astraflow.launch.model_source import planned_model
+from astraflow.launch.model_source import PACKAGED, planned_model
 
 CONFIGURATION = "configuration"
 _SEVERITIES = list(Severity)
@@ -75,7 +75,8 @@ def subject_of(config: RunConfig, tree: Tree, here: Machine) -> tuple[Subject, l
         missing.append(error("model", str(failure), "name a directory of a supported model with its tokenizer", key))
     if not missing and (tokenizer is None or model is None):
         text = "not on this machine yet, so that memory, template and prompt lengths were not checked"
-        missing.append(warning("model", text, "start the run once, which fetches it", "experiment.model_path"))
+        comes = "converts" if config.experiment.model_path in PACKAGED else "fetches"
+        missing.append(warning("model", text, f"start the run once, which {comes} it", "experiment.model_path"))
     rows, broken = data.load(Subject(config, tree, here).datasets, tokenizer, config.experiment.seed)
     return Subject(config, tree, here, tokenizer, model, rows), [*missing, *broken]
 

@@ -1,5 +1,8 @@
 import logging
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 from astraflow.core.observability.log import FORMAT, LineFormatter, message
 
@@ -21,6 +24,16 @@ def test_a_traceback_joins_its_record() -> None:
         line = LineFormatter(FORMAT).format(record("failed", sys.exc_info()))
     assert "\n" not in line
     assert line.endswith("ValueError: what went wrong")
+
+
+def test_where_the_log_goes_is_named(tmp_path: Path) -> None:
+    code = "from astraflow.core.observability.log import destination; print(destination())"
+    for stderr, expected in ((tmp_path / "a.log", str(tmp_path / "a.log")), (Path(os.devnull), "stderr")):
+        with stderr.open("w") as file:
+            done = subprocess.run(
+                [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=file, text=True, check=True
+            )
+        assert done.stdout.strip() == expected
 
 
 def test_a_message_is_found_again_in_its_line() -> None:

@@ -1,3 +1,4 @@
+import importlib
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,18 @@ def test_a_model_that_is_still_to_be_fetched_is_a_warning(run_yaml: Path, here: 
     found = examine([run_yaml], overrides, here=here)
     bad = [f for f in found if f.severity is not Severity.OK]
     assert [(f.check, f.severity) for f in bad] == [("model", Severity.WARNING)]
+    assert "which fetches it" in bad[0].remedy
     assert "memory" not in {f.check for f in found}
+
+
+def test_a_model_that_a_package_carries_is_converted(
+    run_yaml: Path, here: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("astraflow.launch.doctor.examine")
+    monkeypatch.setattr(module, "PACKAGED", {"someone/some-model": None})
+    overrides = ["base_model=null", "experiment.model_path=someone/some-model", "dataflow.rollout_dataset.size=20"]
+    [finding] = [f for f in examine([run_yaml], overrides, here=here) if f.check == "model"]
+    assert "which converts it" in finding.remedy
 
 
 def test_a_model_that_cannot_be_read_is_an_error(run_yaml: Path, tmp_path: Path, here: Machine) -> None:
