@@ -20,15 +20,17 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
+from typing import Any
 
 import msgspec
 
+from astraflow.core.data import decode, encode
 from astraflow.core.data.trajectory import GroupResult
 from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import messages as m
 from astraflow.core.workflow.api.group import GroupTask
 from astraflow.core.workflow.api.workflow_api import failure
-from astraflow.errors import CallerError, ConflictError, InvariantError
+from astraflow.errors import CallerError, ConflictError, DataError, InvariantError
 from astraflow.raas.activity import Activity
 from astraflow.raas.capacity import availability
 from astraflow.raas.router import Router
@@ -244,7 +246,7 @@ class RaaSService:
         )
         workflow = registration.instance(group.n_samples, task.greedy)
         started = perf_counter()
-        result = await workflow.run_group(self.router, group)
+        result = _readable(await workflow.run_group(self.router, group), registration.request.workflow_cls)
         if registration.policy.wait is not None and result is not None:
             await asyncio.sleep(registration.policy.wait.seconds(task.group_id))
             timing = {**result.timing, "group_s": perf_counter() - started}
@@ -257,3 +259,10 @@ class RaaSService:
                 await self._finished.wait_for(lambda: self.table.has_results(lane) or self.stopping.is_set())
         except TimeoutError:
             pass  # nothing ended meanwhile: an empty answer
+
+
+def _readable(result: Any, workflow: str) -> GroupResult | None:
+    """What a workflow that overrides run_group returned, if it can be sent and read; DataError otherwise."""
+    if result is not None and not isinstance(result, GroupResult):
+        raise DataError(f"{workflow}.run_group returned {type(result).__name__}, expected GroupResult or None")
+    return None if result is None else decode(encode(result), GroupResult)

@@ -42,7 +42,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def check(self, where: str = "turn") -> Self:
-        shapes = {name: getattr(self, name).shape for name in ("ids", "mask", "logprobs", "versions")}
+        for name in self.__struct_fields__:
+            if not isinstance(array := getattr(self, name), np.ndarray):
+                raise DataError(f"{where}: {name} is a {type(array).__name__}, expected a numpy array")
+        shapes = {name: getattr(self, name).shape for name in self.__struct_fields__}
         if len(set(shapes.values())) != 1 or self.ids.ndim != 1:
             raise DataError(f"{where}: arrays differ in shape: {shapes}")
         kinds = {"ids": "iu", "mask": "bui", "logprobs": "f", "versions": "i"}
@@ -73,7 +76,8 @@ class Value(msgspec.Struct, frozen=True, tag="value"):
     @property
     def is_number(self) -> bool:
         """Whether it stays finite in a batch, which holds float32."""
-        return math.isfinite(self.value) and abs(self.value) <= LARGEST_REWARD
+        number = isinstance(self.value, int | float | np.number)
+        return number and math.isfinite(self.value) and abs(self.value) <= LARGEST_REWARD
 
 
 class Invalid(msgspec.Struct, frozen=True, tag="invalid"):
@@ -109,12 +113,21 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Seconds by phase (generate, reward)."""
 
     def check(self) -> Self:
-        if not self.turns:
-            raise DataError(f"trajectory {self.sample_id} of task {self.task_id} has no turns")
+        """Return self, or raise DataError naming the field: a foreign workflow may have put anything there."""
+        where = f"trajectory {self.sample_id} of task {self.task_id}"
+        if not isinstance(self.turns, tuple | list) or not self.turns:
+            raise DataError(f"{where} has no turns: {self.turns!r:.60}, expected a tuple of Turn")
         for number, turn in enumerate(self.turns):
-            turn.check(f"turn {number} of trajectory {self.sample_id} of task {self.task_id}")
+            if not isinstance(turn, Turn):
+                raise DataError(f"turn {number} of {where} is a {type(turn).__name__}, expected a Turn")
+            turn.check(f"turn {number} of {where}")
+        if not isinstance(self.reward, Value | Invalid):
+            kind = type(self.reward).__name__
+            raise DataError(f"{where}: reward is a {kind} ({self.reward!r:.60}), expected Value(…) or Invalid(…)")
         if isinstance(self.reward, Value) and not self.reward.is_number:
-            raise DataError(f"trajectory {self.sample_id} of task {self.task_id}: reward is {self.reward.value}")
+            raise DataError(f"{where}: reward is {self.reward.value}, expected a finite number")
+        if self.stop not in set(StopReason):
+            raise DataError(f"{where}: stop is {self.stop!r:.60}, expected one of {', '.join(StopReason)}")
         return self
 
     @cached_property

@@ -180,6 +180,6 @@ def _checked(result: Trajectory | list[Trajectory], task: EpisodeTask) -> Episod
     for trajectory in trajectories:
         if trajectory.check().sample_id != task.sample_id:
             raise DataError(f"a trajectory of sample {task.sample_id} says it is of sample {trajectory.sample_id}")
-    if any(trajectory.stop is StopReason.ABORT for trajectory in trajectories):
+    if any(trajectory.stop == StopReason.ABORT for trajectory in trajectories):
         return Failed(CUT, "the generation was aborted")
     return Episode(trajectories=trajectories)
