@@ -30,7 +30,7 @@ from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import messages as m
 from astraflow.core.workflow.api.group import GroupTask
 from astraflow.core.workflow.api.workflow_api import failure
-from astraflow.errors import CallerError, ConflictError, DataError, InvariantError
+from astraflow.errors import CallerError, ConflictError, DataError, InvariantError, is_foreign
 from astraflow.raas.activity import Activity
 from astraflow.raas.capacity import availability
 from astraflow.raas.router import Router
@@ -226,7 +226,9 @@ class RaaSService:
             self.broken = error
             self.stopping.set()
             return
-        except Exception as error:  # a workflow that overrides run_group and raises: LAW 27
+        except BaseException as error:  # a workflow that overrides run_group and raises: LAW 27
+            if not is_foreign(error):
+                raise
             n_samples = slot.task.n_samples or registration.gconfig.n_samples
             lost = (failure(error, registration.policy),) * n_samples
             result = GroupResult(group_id=slot.task.group_id, episodes=lost)

@@ -86,7 +86,7 @@ class Invalid(msgspec.Struct, frozen=True, tag="invalid"):
     reason: str
     """One word for counting: crash, timeout, nan, gold."""
     detail: str = ""
-    """The last lines of the traceback where a reward function crashed, for people."""
+    """What a reward function raised and its innermost frames, for people."""
 
 
 Reward = Value | Invalid
@@ -172,7 +172,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     reason: str
     """One word for counting: crash, timeout, engine, cut."""
     detail: str = ""
-    """The first lines of the traceback, for people."""
+    """The exception and its innermost frames, for people."""
 
 
 class Episode(msgspec.Struct, frozen=True, tag="episode"):
