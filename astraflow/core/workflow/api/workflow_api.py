@@ -137,7 +137,7 @@ class EpisodeWorkflow(RolloutWorkflow):
             try:
                 async with asyncio.timeout(policy.episode_timeout_s):
                     trajectories = await self.run(engine, task)
-                result = _checked(trajectories, task)
+                result = _checked(trajectories, task, type(self).__name__)
             except BaseException as error:  # the border of a foreign workflow: LAW 27
                 if not is_foreign(error):
                     raise
@@ -163,11 +163,14 @@ def failure(error: BaseException, policy: GroupPolicy) -> Failed:
     return Failed("crash", brief_traceback(error))
 
 
-def _checked(result: Trajectory | list[Trajectory], task: EpisodeTask) -> EpisodeResult:
+def _checked(result: Trajectory | list[Trajectory], task: EpisodeTask, workflow: str) -> EpisodeResult:
     trajectories = tuple(result) if isinstance(result, list | tuple) else (result,)
     if not trajectories:
-        raise DataError(f"the workflow returned no trajectory for sample {task.sample_id} of task {task.task_id}")
+        raise DataError(f"{workflow}.run returned no trajectory for sample {task.sample_id} of task {task.task_id}")
     for trajectory in trajectories:
+        if not isinstance(trajectory, Trajectory):
+            expected = "expected a Trajectory or a list of them"
+            raise DataError(f"{workflow}.run returned {type(trajectory).__name__}, {expected}")
         if trajectory.check().sample_id != task.sample_id:
             raise DataError(f"a trajectory of sample {task.sample_id} says it is of sample {trajectory.sample_id}")
     if any(trajectory.stop == StopReason.ABORT for trajectory in trajectories):

@@ -49,6 +49,8 @@ class Scripted(EpisodeWorkflow):
             reward=Value(1.0),
             stop=StopReason.ABORT if act == "aborted" else response.stop_reason,
         )
+        if act == "none":
+            return None
         if act == "nothing":
             return []
         return [trajectory, trajectory] if act == "branches" else trajectory
@@ -74,7 +76,8 @@ def test_every_sample_is_run_and_the_group_prepared_once() -> None:
         (EngineError("full"), "engine", "EngineError: full"),
         (TimeoutError(), "timeout", "longer than"),
         ("wrong sample", "crash", "says it is of sample"),
-        ("nothing", "crash", "returned no trajectory"),
+        ("nothing", "crash", "Scripted.run returned no trajectory"),
+        ("none", "crash", "Scripted.run returned NoneType, expected a Trajectory or a list"),
         ("cancels its own task", "crash", "CancelledError"),
         (SystemExit("bye"), "crash", "SystemExit: bye"),
         ("aborted", "cut", "aborted"),
