@@ -65,13 +65,21 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 LARGEST_REWARD = 3.4e38
 """About float32's largest number."""
 
+CORRECT = 1 - 1e-6
+"""A sample with at least this is right."""
+
 
 class Value(msgspec.Struct, frozen=True, tag="value"):
     """A reward: an answer that cannot be parsed is Value(0)."""
 
     value: float
     parts: dict[str, float] = {}
-    """Named components, for display."""
+    """Named components, for display; one that is named "correct" says whether the sample is right."""
+
+    @property
+    def correct(self) -> bool:
+        """Is the sample right? By its part "correct", where it has one, so that no bonus or penalty decides on it."""
+        return self.parts.get("correct", self.value) >= CORRECT
 
     @property
     def is_number(self) -> bool:
@@ -186,9 +194,9 @@ class Episode(msgspec.Struct, frozen=True, tag="episode"):
         return sample_reward(self.trajectories)
 
     @property
-    def outcome(self) -> float | None:
+    def outcome(self) -> Value | None:
         """What it came to: the reward of its last trajectory that has one; what evaluation scores."""
-        values = [t.reward.value for t in self.trajectories if isinstance(t.reward, Value)]
+        values = [t.reward for t in self.trajectories if isinstance(t.reward, Value)]
         return values[-1] if values else None
 
     def check(self) -> Self:
