@@ -21,9 +21,14 @@ Foreign exceptions are attributed once, where they enter, with `boundary`.
 
 from __future__ import annotations
 
+import asyncio
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+
+TRACEBACK_FRAMES = 4
+"""Innermost frames that a failure keeps."""
 
 
 class AstraFlowError(Exception):
@@ -122,3 +127,21 @@ def boundary(error: type[AstraFlowError], where: str) -> Iterator[None]:
         raise
     except Exception as foreign:
         raise error(f"{where}: {type(foreign).__name__}: {foreign}") from foreign
+
+
+def is_foreign(error: BaseException) -> bool:
+    """At the border of foreign code in an event loop: is the failure that code's own, data where LAW 27 says so?
+
+    Not so, and to be raised on: a bug of ours, Ctrl-C, and a cancellation that somebody asked of the running task. A
+    CancelledError that nobody asked for (code that awaits a task which it has cancelled) and SystemExit are foreign.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and not task.cancelling()
+    return isinstance(error, Exception | SystemExit) and not isinstance(error, InvariantError)
+
+
+def brief_traceback(error: BaseException) -> str:
+    """The exception and its innermost frames, the exception first so that a cut text still names it."""
+    frames = traceback.format_tb(error.__traceback__)[-TRACEBACK_FRAMES:]
+    return "".join([f"{type(error).__name__}: {error}\n", *frames]).rstrip()

@@ -179,8 +179,7 @@ class DataAcquisition:
             row = self._rows[entry.prompt_id]
             occurrence = Occurrence(group_id, entry.prompt_id, str(row["task_id"]), entry.epoch)
             seconds = self._clock() - (entry.deadline - self._lease_s)
-            self._judge(key, item.result, seconds)
-            outcomes, drop = self._curate(occurrence, item.result, seconds)
+            outcomes, drop = self._curate(key, occurrence, item.result, seconds)
             if entry.only is not None:
                 outcomes = [outcome for outcome in outcomes if outcome.key == entry.only]
                 drop = drop if outcomes else drop or DropReason.FAILED
@@ -199,10 +198,8 @@ class DataAcquisition:
     def expects(self, key: str) -> bool:
         return True  # the poll is the sign of life too
 
-    def _judge(self, key: str, result: GroupResult | None, seconds: float) -> None:
-        """What a result says of the instance that it came from. A cut or rejected group says nothing."""
-        if result is None:
-            return
+    def _judge(self, key: str, result: GroupResult, seconds: float) -> None:
+        """What a result says of the instance that it came from. A cut group says nothing."""
         failed = [e for e in result.episodes if isinstance(e, Failed)]
         if len(failed) < len(result.episodes):
             self._pool.group_succeeded(key, seconds, self._clock())
@@ -213,18 +210,25 @@ class DataAcquisition:
             log.error("RaaS %s gets no work: %s", key, instance.reason if instance is not None else "")
 
     def _curate(
-        self, occurrence: Occurrence, result: GroupResult | None, seconds: float
+        self, key: str, occurrence: Occurrence, result: GroupResult | None, seconds: float
     ) -> tuple[list[Outcome], DropReason | None]:
         if result is None:
             return [], DropReason.REJECTED
+        drop: DropReason | None = None
         try:
             outcomes = self._flow.curator.close(occurrence, result)
         except DataError as error:
-            log.error("task %s: %s; dropped as invalid", occurrence.task_id, error)
-            return [], DropReason.INVALID
-        self._flow.statistics.finished(result, seconds)
+            log.error("task %s of RaaS %s: %s; dropped as invalid", occurrence.task_id, key, error)
+            # a failure like any other: it counts against the instance, and where all is so it ends the run
+            lost = (Failed("invalid", str(error)),) * max(1, len(result.episodes))
+            outcomes, drop = [], DropReason.INVALID
+            result = GroupResult(group_id=result.group_id, episodes=lost, timing=result.timing)
+        else:
+            drop = None if outcomes else DropReason.FAILED
+            self._flow.statistics.finished(result, seconds)
+        self._judge(key, result, seconds)
         self._flow.observe(result.episodes)
-        return outcomes, None if outcomes else DropReason.FAILED
+        return outcomes, drop
 
     def _close(self, occurrence: Occurrence, key: str, outcomes: list[Outcome], drop: DropReason | None) -> None:
         visit = visit_of([outcome.group for outcome in outcomes]) if self.cursor.watches else None

@@ -49,7 +49,7 @@ class EvalLog:
             return {"reward": None, "why": episode.reason, "detail": episode.detail, "trajectories": []}
         reasons = [t.reward.reason for t in episode.trajectories if isinstance(t.reward, Invalid)]
         return {
-            "reward": episode.outcome,
+            "reward": None if episode.outcome is None else episode.outcome.value,
             "why": "; ".join(reasons) if episode.outcome is None else "",
             "trajectories": [
                 {

@@ -163,7 +163,7 @@ class EvalRound:
         episodes = result.episodes if result is not None else ()
         rewards = [None if isinstance(episode, Failed) else episode.outcome for episode in episodes]
         if task.greedy:
-            scores.greedy = (rewards[0] if rewards else None) or 0.0
+            scores.greedy = any(reward is not None and reward.correct for reward in rewards[:1])
             return
         valid = [reward for reward in rewards if reward is not None]
         scores.rewards += valid

@@ -18,7 +18,6 @@ import msgspec
 from astraflow.core.data import Group
 from astraflow.dataflow.config import CurriculumConfig, DifficultyConfig, GresoConfig
 from astraflow.dataflow.ledger_events import Visit
-from astraflow.dataflow.scores import CORRECT
 
 
 class Kind(StrEnum):
@@ -56,11 +55,10 @@ class PromptRecord(msgspec.Struct):
 
 def visit_of(groups: Sequence[Group]) -> Visit | None:
     """How the rollout of a prompt went that gave these groups; None where none has a reward."""
-    rewards = [reward for group in groups for reward in group.rewards.tolist()]
-    if not rewards:
+    samples = sum(group.samples for group in groups)
+    if not samples:
         return None
-    right = sum(reward >= CORRECT for reward in rewards)
-    return Visit(right / len(rewards), all(group.equal_rewards for group in groups))
+    return Visit(sum(group.correct for group in groups) / samples, all(group.equal_rewards for group in groups))
 
 
 def kind_of(visit: Visit) -> Kind | None:

@@ -38,8 +38,13 @@ class Quarantine:
         record = self._records.setdefault(uid, Record())
         record.failures += 1
         record.reason = reason
+        return self.due(uid)
+
+    def due(self, uid: str) -> bool:
+        """Has it failed once too often since its last term?"""
+        record = self._records.get(uid)
         # on probation, the first failure is one too many
-        return record.failures >= (1 if record.terms else self._failures)
+        return record is not None and record.failures >= (1 if record.terms else self._failures)
 
     def sentence(self, uid: str, now: float) -> str:
         """Begin a term; returns why and how long, for people."""

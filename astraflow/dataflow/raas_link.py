@@ -300,5 +300,8 @@ class RaaSLink:
             log.warning("RaaS %s: %s", self._key, error)
             if self._pool.failed(self._key, str(error)):
                 log.error("RaaS %s is dead: %s; its work goes back to the queue", self._key, error)
+                if isinstance(error, DataError):
+                    # it answers, with what nobody can read: if all do, no new registration will help
+                    self._links.refused(error)
                 raise _GoneError from error
             raise

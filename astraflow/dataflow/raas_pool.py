@@ -196,10 +196,12 @@ class RaaSPool:
         return Registration(instance, new=True, replaced=replaced)
 
     def prepared(self, key: str, now: float) -> None:
-        """Its workflows are set up: it may get work, unless its name is in quarantine."""
+        """Its workflows are set up: it may get work, unless its name is in quarantine, or has died once too often."""
         instance = self._by_key.get(key)
         if instance is not None and instance.health is Health.STARTING:
-            if self._quarantine.holds(instance.uid, now):
+            if self._quarantine.due(instance.uid) and self.serving:
+                self._turn(instance, Health.QUARANTINED, self._quarantine.sentence(instance.uid, now))
+            elif self._quarantine.holds(instance.uid, now):
                 self._turn(instance, Health.QUARANTINED, "its predecessor failed again and again")
             else:
                 self._turn(instance, Health.HEALTHY)

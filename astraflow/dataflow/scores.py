@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from astraflow.core.data import Value
 from astraflow.core.protocol.messages import EvalDatasetResult
-
-CORRECT = 1 - 1e-6
-"""A sample whose reward is at least this is right."""
 
 RESAMPLES = 2000
 """Of the cluster bootstrap."""
@@ -21,15 +19,15 @@ RESAMPLES = 2000
 class PromptScores:
     """What the samples of one row scored."""
 
-    rewards: list[float] = field(default_factory=list)
+    rewards: list[Value] = field(default_factory=list)
     """Of the samples that have one."""
     invalid: int = 0
-    greedy: float | None = None
-    """Reward of the greedy sample; 0 where it has none."""
+    greedy: bool | None = None
+    """Is the greedy sample right? None where there is none."""
 
     @property
     def correct(self) -> int:
-        return sum(reward >= CORRECT for reward in self.rewards)
+        return sum(reward.correct for reward in self.rewards)
 
     @property
     def samples(self) -> int:
@@ -56,7 +54,7 @@ def score_dataset(prompts: Sequence[PromptScores], k: int, seed: int) -> EvalDat
     """
     passes = np.array([pass_at_k(p.samples, p.correct, k) for p in prompts])
     means = np.array([p.correct / p.samples if p.samples else 0.0 for p in prompts])
-    rewards = [reward for p in prompts for reward in p.rewards]
+    rewards = [reward.value for p in prompts for reward in p.rewards]
     greedy = [p.greedy for p in prompts if p.greedy is not None]
     return EvalDatasetResult(
         avg_at_k=100 * float(means.mean()),
@@ -68,7 +66,7 @@ def score_dataset(prompts: Sequence[PromptScores], k: int, seed: int) -> EvalDat
         k=k,
         avg_at_k_interval=_percent(cluster_bootstrap(means, seed)),
         pass_at_k_interval=_percent(cluster_bootstrap(passes, seed)),
-        greedy=100 * sum(reward >= CORRECT for reward in greedy) / len(greedy) if greedy else None,
+        greedy=100 * sum(greedy) / len(greedy) if greedy else None,
         invalid=sum(p.invalid for p in prompts),
     )
 

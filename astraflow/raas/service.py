@@ -20,15 +20,17 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
+from typing import Any
 
 import msgspec
 
+from astraflow.core.data import decode, encode
 from astraflow.core.data.trajectory import GroupResult
 from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import messages as m
 from astraflow.core.workflow.api.group import GroupTask
 from astraflow.core.workflow.api.workflow_api import failure
-from astraflow.errors import CallerError, ConflictError, InvariantError
+from astraflow.errors import CallerError, ConflictError, DataError, InvariantError, is_foreign
 from astraflow.raas.activity import Activity
 from astraflow.raas.capacity import availability
 from astraflow.raas.router import Router
@@ -224,7 +226,9 @@ class RaaSService:
             self.broken = error
             self.stopping.set()
             return
-        except Exception as error:  # a workflow that overrides run_group and raises: LAW 27
+        except BaseException as error:  # a workflow that overrides run_group and raises: LAW 27
+            if not is_foreign(error):
+                raise
             n_samples = slot.task.n_samples or registration.gconfig.n_samples
             lost = (failure(error, registration.policy),) * n_samples
             result = GroupResult(group_id=slot.task.group_id, episodes=lost)
@@ -244,7 +248,7 @@ class RaaSService:
         )
         workflow = registration.instance(group.n_samples, task.greedy)
         started = perf_counter()
-        result = await workflow.run_group(self.router, group)
+        result = _readable(await workflow.run_group(self.router, group), registration.request.workflow_cls)
         if registration.policy.wait is not None and result is not None:
             await asyncio.sleep(registration.policy.wait.seconds(task.group_id))
             timing = {**result.timing, "group_s": perf_counter() - started}
@@ -257,3 +261,10 @@ class RaaSService:
                 await self._finished.wait_for(lambda: self.table.has_results(lane) or self.stopping.is_set())
         except TimeoutError:
             pass  # nothing ended meanwhile: an empty answer
+
+
+def _readable(result: Any, workflow: str) -> GroupResult | None:
+    """What a workflow that overrides run_group returned, if it can be sent and read; DataError otherwise."""
+    if result is not None and not isinstance(result, GroupResult):
+        raise DataError(f"{workflow}.run_group returned {type(result).__name__}, expected GroupResult or None")
+    return None if result is None else decode(encode(result), GroupResult)

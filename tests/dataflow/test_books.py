@@ -164,6 +164,7 @@ def test_after_the_chaos_a_healthy_pool_trains_on(seed: int) -> None:
     for _ in range(300):
         world.now += 1
         world.books.record(Expire(world.now))
+        world.pool.pardon(world.now)
         for move in (world.pull, world.assign, world.result, world.train):
             move()
         world.check()

@@ -188,6 +188,41 @@ def test_a_run_whose_workflow_no_raas_knows_is_over(make_settings: MakeSettings)
     run(make_settings(), test)
 
 
+@pytest.mark.parametrize("what", ["episode", "reply"])
+def test_a_run_whose_every_result_is_unreadable_is_over(make_settings: MakeSettings, what: str) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        peer = raas("r")
+        pull = peer.pull
+
+        async def broken(request: m.PullRequest) -> Any:
+            items = await pull(request)
+            if what == "reply":
+                return [{"tasks": len(items)}]
+            bad = {"type": "episode", "trajectories": [{"reward": 1.0}]}
+            return [{"task_id": i.task_id, "result": {"group_id": 0, "episodes": [bad, bad]}} for i in items]
+
+        peer.pull = broken  # type: ignore[method-assign]
+        await rehearsal.join(peer)
+        await rehearsal.trainer(4).begin()
+        await rehearsal.service.stopping.wait()
+        assert "http://r" in str(rehearsal.service.error)
+        words = {"episode": "not a valid Episode or Failed: Expected `object`", "reply": "missing required field"}
+        assert words[what] in str(rehearsal.service.error)
+
+    run(make_settings(max_failure_streak=20), test)
+
+
+def test_a_result_that_breaks_the_records_rules_counts_as_failed(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        await rehearsal.join(ScriptedRaaS("r", Rehearsal.TOKEN, lambda task, version: [float("nan"), 1.0]))
+        await rehearsal.trainer(4).begin()
+        await rehearsal.service.stopping.wait()
+        assert "20 samples in a row had no reward" in str(rehearsal.service.error)
+        assert "reward is nan" in str(rehearsal.service.error)
+
+    run(make_settings(max_failure_streak=20), test)
+
+
 def test_refused_tasks_return_to_the_queue(make_settings: MakeSettings) -> None:
     async def test(rehearsal: Rehearsal) -> None:
         peer = raas("r")

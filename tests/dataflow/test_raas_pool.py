@@ -208,6 +208,31 @@ def test_a_process_that_takes_a_bad_name_stays_in_quarantine() -> None:
     assert pool.get(key).health is Health.QUARANTINED
 
 
+def test_one_that_dies_again_and_again_comes_back_into_quarantine() -> None:
+    pool = pool_of("bad", "good")
+    key = "bad#1"
+    for life in range(3):
+        for _ in range(3):
+            pool.failed(key, "broken pipe")
+        key = pool.register(request("bad", incarnation=str(life)), 5.0).instance.key
+        pool.prepared(key, 5.0)
+    bad = pool.get(key)
+    assert bad is not None
+    assert bad.health is Health.QUARANTINED
+    assert bad.reason == "3 failures in a row, no work for 60 s: it died: broken pipe"
+
+
+def test_the_only_one_that_dies_again_and_again_works_on() -> None:
+    pool = pool_of("bad")
+    key = "bad#1"
+    for life in range(4):
+        for _ in range(3):
+            pool.failed(key, "broken pipe")
+        key = pool.register(request("bad", incarnation=str(life)), 5.0).instance.key
+        pool.prepared(key, 5.0)
+        assert pool.get(key).health is Health.HEALTHY
+
+
 def test_one_that_refuses_work_gets_none_until_a_sign_of_life() -> None:
     pool = pool_of("r")
     for alive in (lambda: pool.heard("r#1", 1.0), lambda: pool.register(request("r", max_concurrency=4), 1.0)):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from astraflow.core.data import GenerationHyperparameters, ModelRequest, Value
-from astraflow.core.data.trajectory import Episode, Failed
+from astraflow.core.data.trajectory import Episode, Failed, GroupResult
 from astraflow.core.protocol import messages as m
 from astraflow.core.workflow.api.workflow_api import EpisodeWorkflow, RolloutWorkflow
 from astraflow.core.workflow.registry import register_workflow
@@ -29,6 +29,14 @@ class Raises(RolloutWorkflow):
     async def run_group(self, engine, group):
         if self.how == "group":
             raise KeyError("group")
+        if self.how == "cancelled":
+            raise asyncio.CancelledError("of its own task")
+        if self.how == "exit":
+            raise SystemExit("of a command-line tool")
+        if self.how == "dict":
+            return {"rewards": [1.0]}
+        if self.how == "timing":
+            return GroupResult(group_id=group.group_id, episodes=(), timing={"s": "slow"})  # type: ignore[dict-item]
         return await super().run_group(engine, group)
 
 
@@ -144,8 +152,11 @@ def test_samples_and_greediness_can_be_set_per_task(raas) -> None:
     ready(raas, body, script=script)
 
 
-@pytest.mark.parametrize("how", ["crash", "group"])
-def test_a_failing_workflow_is_data_and_the_service_goes_on(raas, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("crash", "KeyError"), ("group", "KeyError"), ("cancelled", "CancelledError"), ("exit", "SystemExit")],
+)
+def test_a_failing_workflow_is_data_and_the_service_goes_on(raas, how: str, words: str) -> None:
     async def body(h) -> None:
         await h.register(workflow_id="bad", workflow_cls="test_raises", reward_fn=None, workflow_kwargs={"how": how})
         bad = m.SubmitRequest(tasks=[m.Task(task_id="b1", group_id=1, data={})], workflow_id="bad")
@@ -155,9 +166,24 @@ def test_a_failing_workflow_is_data_and_the_service_goes_on(raas, how: str) -> N
         for episode in item.result.episodes:
             assert isinstance(episode, Failed)
             assert episode.reason == "crash"
-            assert "KeyError" in episode.detail
+            assert words in episode.detail
         await h.submit("t2")
         assert len(await h.results(2)) == 2
+
+    ready(raas, body)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("dict", "test_raises.run_group returned dict, expected GroupResult"), ("timing", "Expected `float`, got `str`")],
+)
+def test_a_group_that_nobody_could_read_is_a_failed_one(raas, how: str, words: str) -> None:
+    async def body(h) -> None:
+        await h.register(workflow_cls="test_raises", reward_fn=None, workflow_kwargs={"how": how})
+        await h.submit("t1")
+        (item,) = await h.results()
+        assert [episode.reason for episode in item.result.episodes] == ["crash", "crash"]
+        assert words in item.result.episodes[0].detail
 
     ready(raas, body)
 

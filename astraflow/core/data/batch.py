@@ -40,6 +40,12 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return np.array(rewards, np.float64)
 
     @property
+    def correct(self) -> int:
+        """Distinct samples that are right, in all of their trajectories."""
+        wrong = {t.sample_id for t in self.trajectories if not (isinstance(t.reward, Value) and t.reward.correct)}
+        return self.samples - len(wrong)
+
+    @property
     def samples(self) -> int:
         """Distinct samples."""
         return len({t.sample_id for t in self.trajectories})

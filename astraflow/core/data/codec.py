@@ -7,7 +7,7 @@ record. Object arrays and unknown dtypes are refused, so nothing on the wire can
 from __future__ import annotations
 
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -74,7 +74,8 @@ def decode(body: bytes, kind: type[T]) -> T:
     try:
         record: T = decoder.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise DataError(f"not a valid {getattr(kind, '__name__', kind)}: {error}") from error
+        name = getattr(kind, "__name__", None) or " or ".join(each.__name__ for each in get_args(kind))
+        raise DataError(f"not a valid {name}: {error}") from error
     check = getattr(record, "check", None)
     if check is not None:
         check()

@@ -42,7 +42,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def check(self, where: str = "turn") -> Self:
-        shapes = {name: getattr(self, name).shape for name in ("ids", "mask", "logprobs", "versions")}
+        for name in self.__struct_fields__:
+            if not isinstance(array := getattr(self, name), np.ndarray):
+                raise DataError(f"{where}: {name} is a {type(array).__name__}, expected a numpy array")
+        shapes = {name: getattr(self, name).shape for name in self.__struct_fields__}
         if len(set(shapes.values())) != 1 or self.ids.ndim != 1:
             raise DataError(f"{where}: arrays differ in shape: {shapes}")
         kinds = {"ids": "iu", "mask": "bui", "logprobs": "f", "versions": "i"}
@@ -62,18 +65,27 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 LARGEST_REWARD = 3.4e38
 """About float32's largest number."""
 
+CORRECT = 1 - 1e-6
+"""A sample with at least this is right."""
+
 
 class Value(msgspec.Struct, frozen=True, tag="value"):
     """A reward: an answer that cannot be parsed is Value(0)."""
 
     value: float
     parts: dict[str, float] = {}
-    """Named components, for display."""
+    """Named components, for display; one that is named "correct" says whether the sample is right."""
+
+    @property
+    def correct(self) -> bool:
+        """Is the sample right? By its part "correct", where it has one, so that no bonus or penalty decides on it."""
+        return self.parts.get("correct", self.value) >= CORRECT
 
     @property
     def is_number(self) -> bool:
         """Whether it stays finite in a batch, which holds float32."""
-        return math.isfinite(self.value) and abs(self.value) <= LARGEST_REWARD
+        number = isinstance(self.value, int | float | np.number)
+        return number and math.isfinite(self.value) and abs(self.value) <= LARGEST_REWARD
 
 
 class Invalid(msgspec.Struct, frozen=True, tag="invalid"):
@@ -82,7 +94,7 @@ class Invalid(msgspec.Struct, frozen=True, tag="invalid"):
     reason: str
     """One word for counting: crash, timeout, nan, gold."""
     detail: str = ""
-    """The last lines of the traceback where a reward function crashed, for people."""
+    """What a reward function raised and its innermost frames, for people."""
 
 
 Reward = Value | Invalid
@@ -109,12 +121,21 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Seconds by phase (generate, reward)."""
 
     def check(self) -> Self:
-        if not self.turns:
-            raise DataError(f"trajectory {self.sample_id} of task {self.task_id} has no turns")
+        """Return self, or raise DataError naming the field: a foreign workflow may have put anything there."""
+        where = f"trajectory {self.sample_id} of task {self.task_id}"
+        if not isinstance(self.turns, tuple | list) or not self.turns:
+            raise DataError(f"{where} has no turns: {self.turns!r:.60}, expected a tuple of Turn")
         for number, turn in enumerate(self.turns):
-            turn.check(f"turn {number} of trajectory {self.sample_id} of task {self.task_id}")
+            if not isinstance(turn, Turn):
+                raise DataError(f"turn {number} of {where} is a {type(turn).__name__}, expected a Turn")
+            turn.check(f"turn {number} of {where}")
+        if not isinstance(self.reward, Value | Invalid):
+            kind = type(self.reward).__name__
+            raise DataError(f"{where}: reward is a {kind} ({self.reward!r:.60}), expected Value(…) or Invalid(…)")
         if isinstance(self.reward, Value) and not self.reward.is_number:
-            raise DataError(f"trajectory {self.sample_id} of task {self.task_id}: reward is {self.reward.value}")
+            raise DataError(f"{where}: reward is {self.reward.value}, expected a finite number")
+        if self.stop not in set(StopReason):
+            raise DataError(f"{where}: stop is {self.stop!r:.60}, expected one of {', '.join(StopReason)}")
         return self
 
     @cached_property
@@ -159,7 +180,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     reason: str
     """One word for counting: crash, timeout, engine, cut."""
     detail: str = ""
-    """The first lines of the traceback, for people."""
+    """The exception and its innermost frames, for people."""
 
 
 class Episode(msgspec.Struct, frozen=True, tag="episode"):
@@ -173,9 +194,9 @@ class Episode(msgspec.Struct, frozen=True, tag="episode"):
         return sample_reward(self.trajectories)
 
     @property
-    def outcome(self) -> float | None:
+    def outcome(self) -> Value | None:
         """What it came to: the reward of its last trajectory that has one; what evaluation scores."""
-        values = [t.reward.value for t in self.trajectories if isinstance(t.reward, Value)]
+        values = [t.reward for t in self.trajectories if isinstance(t.reward, Value)]
         return values[-1] if values else None
 
     def check(self) -> Self:

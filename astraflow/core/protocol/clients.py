@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 import msgspec
 
-from astraflow.core.data import Manifest, ModelRequest, ModelResponse, decode
+from astraflow.core.data import Failed, Manifest, ModelRequest, ModelResponse, decode
+from astraflow.core.data.trajectory import EpisodeResult, GroupResult
 from astraflow.core.protocol import messages as m
 from astraflow.core.protocol.http import Peer, Transport
-from astraflow.errors import PeerError
+from astraflow.errors import DataError, PeerError
 
 T = TypeVar("T")
 
@@ -76,7 +78,10 @@ class RaaSClient(_Client):
     def _result(self, path: str, reply: m.RaaSReply, result: type[T]) -> T:
         if not reply.ok:
             raise PeerError(f"{self.url}{path}: {reply.error}")
-        return decode(bytes(reply.result), result)
+        try:
+            return decode(bytes(reply.result), result)
+        except DataError as error:
+            raise DataError(f"{self.url}{path}: {error}") from error
 
     async def status(self, timeout: float = 5.0) -> m.RaaSStatus:
         return await self.peer.get("/status", m.RaaSStatus, timeout=timeout)
@@ -91,7 +96,13 @@ class RaaSClient(_Client):
         return await self._call("/submit", request, list[m.Accepted])
 
     async def pull(self, request: m.PullRequest) -> list[m.PulledItem]:
-        return await self._call("/pull", request, list[m.PulledItem], timeout=request.timeout + MARGIN)
+        """Results; an episode whose record cannot be read is a failed one that says why, and harms no other."""
+        timeout = request.timeout + MARGIN
+        reply = await self.peer.post("/pull", request, m.RaaSReply, timeout=timeout)
+        try:
+            return self._result("/pull", reply, list[m.PulledItem])
+        except DataError:
+            return [item.read(self.url) for item in self._result("/pull", reply, list[_Item])]
 
     async def cancel(self, task_ids: list[str]) -> m.CancelResult:
         return await self._call("/cancel", m.CancelRequest(task_ids=task_ids), m.CancelResult)
@@ -125,6 +136,41 @@ class RaaSClient(_Client):
 
     async def shutdown(self) -> m.Ok:
         return await self.peer.post("/shutdown", m.Empty(), m.Ok)
+
+
+class _Item(msgspec.Struct, frozen=True, kw_only=True):
+    """A PulledItem of which only the task is known yet."""
+
+    task_id: str
+    result: msgspec.Raw
+
+    def read(self, url: str) -> m.PulledItem:
+        try:
+            result = decode(bytes(self.result), _Group)
+            episodes = tuple(_read(episode, url) for episode in result.episodes)
+            group = GroupResult(group_id=result.group_id, episodes=episodes, timing=result.timing)
+        except DataError as error:
+            with contextlib.suppress(DataError):
+                return m.PulledItem(task_id=self.task_id, result=decode(bytes(self.result), type(None)))
+            group = GroupResult(group_id=-1, episodes=(_unreadable(error, url),))
+        return m.PulledItem(task_id=self.task_id, result=group)
+
+
+class _Group(msgspec.Struct, frozen=True, kw_only=True):
+    group_id: int
+    episodes: tuple[msgspec.Raw, ...]
+    timing: dict[str, float] = {}
+
+
+def _read(episode: msgspec.Raw, url: str) -> EpisodeResult:
+    try:
+        return decode(bytes(episode), EpisodeResult)  # type: ignore[arg-type]
+    except DataError as error:
+        return _unreadable(error, url)
+
+
+def _unreadable(error: DataError, url: str) -> Failed:
+    return Failed("crash", f"what the RaaS at {url} returned cannot be read: {error}")
 
 
 class SenderClient(_Client):

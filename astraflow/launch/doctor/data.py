@@ -191,4 +191,4 @@ def _values(rewards: Sequence[Reward]) -> list[float]:
 
 
 def _detail(reward: Invalid) -> str:
-    return f": {reward.detail.splitlines()[-1]}" if reward.detail else ""
+    return f": {reward.detail.splitlines()[0]}" if reward.detail else ""

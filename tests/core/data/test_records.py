@@ -1,3 +1,4 @@
+import msgspec
 import numpy as np
 import pytest
 
@@ -76,6 +77,30 @@ def test_a_misaligned_turn_is_named(change: dict[str, np.ndarray], words: str) -
 def test_a_reward_is_a_finite_number(reward: float) -> None:
     with pytest.raises(DataError, match="reward"):
         trajectory(reward=reward).check()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"reward": 1.0}, r"reward is a float \(1.0\), expected Value"),
+        ({"reward": Value("1")}, "reward is 1, expected a finite number"),  # type: ignore[arg-type]
+        ({"reward": None}, "reward is a NoneType"),
+        ({"turns": None}, "has no turns: None"),
+        ({"turns": ([1, 2],)}, "turn 0 of .* is a list, expected a Turn"),
+        ({"stop": "eos"}, "stop is 'eos', expected one of stop, length"),
+        ({"stop": None}, "stop is None"),
+    ],
+)
+def test_a_field_of_another_type_is_named(change: dict[str, object], words: str) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        msgspec.structs.replace(trajectory(), **change).check()
+    assert "trajectory 0 of task" in str(caught.value)
+
+
+def test_a_turn_of_lists_is_named() -> None:
+    turn = msgspec.structs.replace(trajectory().turns[0], ids=[1, 2, 3, 4, 5])
+    with pytest.raises(DataError, match="ids is a list, expected a numpy array"):
+        turn.check()
 
 
 def test_lengths_count_sampled_tokens_apart() -> None:

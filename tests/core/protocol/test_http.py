@@ -4,17 +4,18 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 import msgspec
 import pytest
 
-from astraflow.core.data import encode
+from astraflow.core.data import Failed, encode
 from astraflow.core.protocol import Endpoint, Peer, RaaSClient, Server, StatusEndpoint, build_app, in_process
 from astraflow.core.protocol import messages as m
 from astraflow.core.protocol.http import BODY_LIMIT, SCHEMA_HEADER
 from astraflow.core.protocol.openapi import MSGPACK
-from astraflow.errors import CallerError, ConflictError, DeadlineError, InvariantError, PeerError
+from astraflow.errors import CallerError, ConflictError, DataError, DeadlineError, InvariantError, PeerError
 
 TOKEN = "secret"
 TASK = m.Task(task_id="a", group_id=1, data={"x": 1})
@@ -252,5 +253,37 @@ def test_a_peer_that_leaves_in_mid_stream_ends_what_made_it() -> None:
             await anext(stream)
             await stream.aclose()
             await parts.ended.wait()
+
+    asyncio.run(body())
+
+
+def test_an_episode_that_cannot_be_read_is_a_failed_one_and_harms_no_other() -> None:
+    good: dict[str, object] = {"type": "failed", "reason": "timeout", "detail": ""}
+    bad = {"type": "episode", "trajectories": [{"task_id": "a", "reward": 1.0}]}
+    items = [
+        {"task_id": "a", "result": {"group_id": 1, "episodes": [good, bad]}},
+        {"task_id": "b", "result": {"group_id": "two"}},
+        {"task_id": "c", "result": None},
+    ]
+
+    async def pull(request: m.PullRequest) -> Any:
+        return items
+
+    async def body() -> None:
+        peer = build_app("test", TOKEN, [Endpoint("POST", "/pull", m.PullRequest, pull, True)])
+        client = RaaSClient("http://raas-7", TOKEN, transport=in_process(peer))
+        first, second, third = await client.pull(m.PullRequest())
+        assert first.result is not None
+        assert second.result is not None
+        assert third.result is None
+        kept, lost = first.result.episodes
+        assert kept == Failed("timeout")
+        for failed in (lost, *second.result.episodes):
+            assert isinstance(failed, Failed)
+            assert failed.detail.startswith("what the RaaS at http://raas-7 returned cannot be read: ")
+        items[:] = [{"task": 3}]
+        with pytest.raises(DataError, match="http://raas-7/pull: not a valid list"):
+            await client.pull(m.PullRequest())
+        await client.close()
 
     asyncio.run(body())

@@ -5,13 +5,12 @@ arrays. `EpisodeWorkflow` writes one episode and leaves the group to its base cl
 data. A RaaS calls `run_group` on either and gets the same records.
 
 LAW 27: one generation that fails ends that sample, not the run. What an episode raises becomes Failed(reason, detail)
-here, at the border of foreign code; an InvariantError passes, because it must stop the process.
+here, at the border of foreign code; what is not its own passes (see errors.is_foreign).
 """
 
 from __future__ import annotations
 
 import asyncio
-import traceback
 from abc import ABC, abstractmethod
 from time import perf_counter
 from typing import Any
@@ -22,7 +21,7 @@ from astraflow.core.workflow.api.engine_api import InferenceEngine
 from astraflow.core.workflow.api.group import CUT, EpisodeTask, GroupPolicy, GroupTask, Wait
 from astraflow.core.workflow.api.group_run import Cut, GroupRun, Start
 from astraflow.core.workflow.api.padded import StopLog, concat_padded_tensors, episodes_of, pad_episodes
-from astraflow.errors import DataError, EngineError, InvariantError, WireError
+from astraflow.errors import DataError, EngineError, WireError, brief_traceback, is_foreign
 
 __all__ = [
     "EpisodeTask",
@@ -33,9 +32,6 @@ __all__ = [
     "Wait",
     "concat_padded_tensors",
 ]
-
-TRACEBACK_FRAMES = 4
-"""Innermost frames that a failure keeps."""
 
 
 class RolloutWorkflow(ABC):
@@ -59,9 +55,9 @@ class RolloutWorkflow(ABC):
             if padded is None:
                 return None
             episodes = episodes_of(padded, group, stops)
-        except InvariantError:
-            raise
-        except Exception as error:  # the border of a foreign workflow: LAW 27
+        except BaseException as error:  # the border of a foreign workflow: LAW 27
+            if not is_foreign(error):
+                raise
             episodes = (failure(error, group.policy),) * group.n_samples
         return GroupResult(group_id=group.group_id, episodes=episodes, timing={"episodes_s": perf_counter() - start})
 
@@ -86,9 +82,9 @@ class EpisodeWorkflow(RolloutWorkflow):
         start = perf_counter()
         try:
             shared = self.prepare(group.data)
-        except InvariantError:
-            raise
-        except Exception as error:  # the border of a foreign workflow: LAW 27
+        except BaseException as error:  # the border of a foreign workflow: LAW 27
+            if not is_foreign(error):
+                raise
             lost = (failure(error, group.policy),) * group.n_samples
             return GroupResult(group_id=group.group_id, episodes=lost)
         async with engine.managed_session() as session:
@@ -141,10 +137,10 @@ class EpisodeWorkflow(RolloutWorkflow):
             try:
                 async with asyncio.timeout(policy.episode_timeout_s):
                     trajectories = await self.run(engine, task)
-                result = _checked(trajectories, task)
-            except InvariantError:
-                raise
-            except Exception as error:  # the border of a foreign workflow: LAW 27
+                result = _checked(trajectories, task, type(self).__name__)
+            except BaseException as error:  # the border of a foreign workflow: LAW 27
+                if not is_foreign(error):
+                    raise
                 result = failure(error, policy)
             if isinstance(result, Episode):
                 break
@@ -158,7 +154,7 @@ async def _cancelled(tasks: list[asyncio.Task[EpisodeResult]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def failure(error: Exception, policy: GroupPolicy) -> Failed:
+def failure(error: BaseException, policy: GroupPolicy) -> Failed:
     """Attribute what an episode raised: timeout, engine or crash, with the innermost frames for people."""
     if isinstance(error, TimeoutError):
         return Failed("timeout", str(error) or f"the episode ran longer than {policy.episode_timeout_s:g} s")
@@ -167,19 +163,16 @@ def failure(error: Exception, policy: GroupPolicy) -> Failed:
     return Failed("crash", brief_traceback(error))
 
 
-def brief_traceback(error: BaseException) -> str:
-    """The exception and its innermost frames, the exception first so that a cut text still names it."""
-    frames = traceback.format_tb(error.__traceback__)[-TRACEBACK_FRAMES:]
-    return "".join([f"{type(error).__name__}: {error}\n", *frames]).rstrip()
-
-
-def _checked(result: Trajectory | list[Trajectory], task: EpisodeTask) -> EpisodeResult:
+def _checked(result: Trajectory | list[Trajectory], task: EpisodeTask, workflow: str) -> EpisodeResult:
     trajectories = tuple(result) if isinstance(result, list | tuple) else (result,)
     if not trajectories:
-        raise DataError(f"the workflow returned no trajectory for sample {task.sample_id} of task {task.task_id}")
+        raise DataError(f"{workflow}.run returned no trajectory for sample {task.sample_id} of task {task.task_id}")
     for trajectory in trajectories:
+        if not isinstance(trajectory, Trajectory):
+            expected = "expected a Trajectory or a list of them"
+            raise DataError(f"{workflow}.run returned {type(trajectory).__name__}, {expected}")
         if trajectory.check().sample_id != task.sample_id:
             raise DataError(f"a trajectory of sample {task.sample_id} says it is of sample {trajectory.sample_id}")
-    if any(trajectory.stop is StopReason.ABORT for trajectory in trajectories):
+    if any(trajectory.stop == StopReason.ABORT for trajectory in trajectories):
         return Failed(CUT, "the generation was aborted")
     return Episode(trajectories=trajectories)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import traceback
 from typing import Any
 
 from astraflow.core.data import Invalid, Reward, Value
 from astraflow.core.workflow.reward.messages import Call
 from astraflow.core.workflow.reward.shipping import RewardFunction
-
-TRACEBACK_LINES = 20
-"""Lines of a crash's traceback that are kept, the innermost."""
+from astraflow.errors import brief_traceback, is_foreign
 
 
 def evaluate(function: RewardFunction, call: Call) -> Reward:
@@ -20,7 +17,7 @@ def evaluate(function: RewardFunction, call: Call) -> Reward:
     try:
         result = _call(function, call)
         return to_reward(asyncio.run(result) if inspect.iscoroutine(result) else result)
-    except Exception as error:  # the border of a foreign function: LAW 27
+    except (Exception, SystemExit, asyncio.CancelledError) as error:  # the border of a foreign function: LAW 27
         return crash(error)
 
 
@@ -29,7 +26,9 @@ async def evaluate_here(function: RewardFunction, call: Call) -> Reward:
     try:
         result = _call(function, call)
         return to_reward(await result if inspect.isawaitable(result) else result)
-    except Exception as error:  # the border of a foreign function: LAW 27
+    except BaseException as error:  # the border of a foreign function: LAW 27
+        if not is_foreign(error):
+            raise
         return crash(error)
 
 
@@ -45,8 +44,7 @@ def to_reward(result: Any) -> Reward:
 
 
 def crash(error: BaseException) -> Invalid:
-    lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
-    return Invalid("crash", "\n".join(lines[-TRACEBACK_LINES:]))
+    return Invalid("crash", brief_traceback(error))
 
 
 def _call(function: RewardFunction, call: Call) -> Any:

@@ -227,6 +227,9 @@ class RewardPool:
                 return
             share = max(1, min(room, len(self._queue) // self.max_workers))
             taken = [self._queue.popleft() for _ in range(share)]
+            for item in taken:
+                if item.shipment in self._broken:  # since it was asked for
+                    item.resolve(self._broken[item.shipment])
             wanted = [item for item in taken if item.wanted]
             if wanted:
                 worker.send(wanted)

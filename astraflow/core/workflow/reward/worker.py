@@ -48,7 +48,7 @@ def main(descriptor: int, parent: int) -> None:
 def _load(functions: dict[int, RewardFunction | Invalid], request: Load) -> Reward:
     try:
         functions[request.key] = unship(request.shipment)
-    except Exception as error:  # an import may raise anything: each call of this function answers with it
+    except (Exception, SystemExit) as error:  # an import may raise anything: each call of this function answers with it
         functions[request.key] = crash(error)
     return LOADED
 

@@ -10,7 +10,7 @@ import pytest
 from astraflow.core.data import GenerationHyperparameters, ModelRequest, StopReason, Trajectory, Turn, Value
 from astraflow.core.data.trajectory import Episode, Failed, GroupResult
 from astraflow.core.workflow.api.engine_api import ScriptedInference
-from astraflow.core.workflow.api.workflow_api import EpisodeWorkflow, GroupPolicy, GroupTask, brief_traceback
+from astraflow.core.workflow.api.workflow_api import EpisodeWorkflow, GroupPolicy, GroupTask
 from astraflow.errors import EngineError, InvariantError
 
 
@@ -31,8 +31,12 @@ class Scripted(EpisodeWorkflow):
     async def run(self, engine, task):
         index = task.sample_id & 0xFFFF
         act = self.acts[index].pop(0) if self.acts.get(index) else None
-        if isinstance(act, Exception):
+        if isinstance(act, BaseException):
             raise act
+        if act == "cancels its own task":
+            own = asyncio.create_task(asyncio.sleep(60))
+            own.cancel()
+            await own
         if act == "hang":
             await asyncio.Event().wait()
         request = ModelRequest(rid=f"{task.sample_id}", input_ids=task.shared, gconfig=task.gconfig)
@@ -45,6 +49,8 @@ class Scripted(EpisodeWorkflow):
             reward=Value(1.0),
             stop=StopReason.ABORT if act == "aborted" else response.stop_reason,
         )
+        if act == "none":
+            return None
         if act == "nothing":
             return []
         return [trajectory, trajectory] if act == "branches" else trajectory
@@ -70,7 +76,10 @@ def test_every_sample_is_run_and_the_group_prepared_once() -> None:
         (EngineError("full"), "engine", "EngineError: full"),
         (TimeoutError(), "timeout", "longer than"),
         ("wrong sample", "crash", "says it is of sample"),
-        ("nothing", "crash", "returned no trajectory"),
+        ("nothing", "crash", "Scripted.run returned no trajectory"),
+        ("none", "crash", "Scripted.run returned NoneType, expected a Trajectory or a list"),
+        ("cancels its own task", "crash", "CancelledError"),
+        (SystemExit("bye"), "crash", "SystemExit: bye"),
         ("aborted", "cut", "aborted"),
     ],
 )
@@ -162,23 +171,3 @@ def test_the_public_contract_of_an_episode_workflow_leaves_failed_samples_out() 
         assert await Scripted({n: [KeyError()] for n in range(3)}).arun_episode(engine, {}) is None
 
     asyncio.run(body())
-
-
-def test_a_traceback_starts_with_the_error_and_keeps_the_innermost_frames() -> None:
-    def deep(n: int) -> None:
-        if n == 0:
-            raise ValueError("here")
-        [even, odd][n % 2](n)
-
-    def even(n: int) -> None:
-        deep(n - 1)
-
-    def odd(n: int) -> None:
-        deep(n - 1)
-
-    try:
-        deep(10)
-    except ValueError as error:
-        text = brief_traceback(error)
-    assert text.startswith("ValueError: here\n")
-    assert text.count("  File ") == 4

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from astraflow.core.data import Invalid, Value
+from astraflow.core.workflow.api.reward_api import AsyncRewardWrapper
 from astraflow.core.workflow.reward.messages import Call
-from astraflow.core.workflow.reward.pool import RewardPool
+from astraflow.core.workflow.reward.pool import WINDOW, RewardPool
 from astraflow.core.workflow.reward.shipping import ship
 
 
@@ -28,6 +29,12 @@ def act(prompt: str, completions: str, *ids: list[int]) -> float:
 
 def stuck_in_c(prompt: str, completions: str, *ids: list[int]) -> float:
     return float(len(str(7 ** (7**8))))  # minutes inside one C call that keeps the interpreter's lock
+
+
+async def leaves(prompt: str, completions: str, *ids: list[int]) -> float:
+    if completions == "exit":
+        sys.exit(3)
+    raise asyncio.CancelledError
 
 
 def alive(pid: int) -> bool:
@@ -137,6 +144,37 @@ def test_a_module_that_kills_its_importer_costs_one_worker(tmp_path, monkeypatch
     asyncio.run(body())
 
 
+def test_a_module_that_cannot_be_loaded_is_tried_once_for_all_that_wait(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fatal.py").write_text(f"import os\nopen({str(tmp_path / 'tries')!r}, 'a').write('x')\nos._exit(9)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    async def body() -> None:
+        pool = RewardPool(1)
+        got = await asyncio.gather(*(pool.run(ship("fatal:fn"), call(""), 30) for _ in range(5 * WINDOW)))
+        assert all(isinstance(reward, Invalid) and "could not be loaded" in reward.detail for reward in got)
+        assert (tmp_path / "tries").read_text() == "x"
+        pool.close()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("how", ["exit", "cancel"])
+def test_a_reward_that_leaves_the_interpreter_is_a_crash(workers: int, how: str) -> None:
+    async def body() -> None:
+        reward = AsyncRewardWrapper(leaves, max_workers=workers)
+        got = await reward("", how, [], [])
+        assert isinstance(got, Invalid)
+        assert got.reason == "crash"
+        assert got.detail.startswith({"exit": "SystemExit: 3\n", "cancel": "CancelledError: \n"}[how])
+        assert "in leaves" in got.detail
+        reward.close()
+
+    asyncio.run(body())
+
+
 def test_a_cancelled_call_is_not_computed_and_harms_nobody() -> None:
     async def body() -> None:
         pool = RewardPool(1)
@@ -183,7 +221,7 @@ def test_workers_end_with_their_parent_even_when_stuck_and_load_no_torch() -> No
         """
         import asyncio, os, signal
         from astraflow.core.workflow.reward.messages import Call
-        from astraflow.core.workflow.reward.pool import RewardPool
+        from astraflow.core.workflow.reward.pool import WINDOW, RewardPool
         from astraflow.core.workflow.reward.shipping import ship
 
         def modules(prompt, completions, *ids):
