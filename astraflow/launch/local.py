@@ -51,7 +51,7 @@ class Interrupted(BaseException):
 def interruptible() -> Iterator[None]:
     """Raise Interrupted inside the block at the first order to stop; later ones wait for the stop that follows.
 
-    What is ignored when the block begins stays so: under nohup a run outlives its terminal.
+    SIGHUP that is ignored when the block begins stays so: under nohup a run outlives its terminal.
     """
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
@@ -59,8 +59,9 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN)
         raise Interrupted(signum)
 
-    found = {number: signal.getsignal(number) for number in _SIGNALS}
-    previous = {number: handler for number, handler in found.items() if handler is not signal.SIG_IGN}
+    previous = {number: signal.getsignal(number) for number in _SIGNALS}
+    if previous[signal.SIGHUP] is signal.SIG_IGN:
+        del previous[signal.SIGHUP]
     for number in previous:
         signal.signal(number, interrupt)
     try:
