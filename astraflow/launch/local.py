@@ -51,7 +51,7 @@ class Interrupted(BaseException):
 def interruptible() -> Iterator[None]:
     """Raise Interrupted inside the block at the first order to stop; later ones wait for the stop that follows.
 
-    SIGHUP that is ignored when the block begins stays so: under nohup a run outlives its terminal.
+    A hangup that is ignored when the block begins stays so: under nohup a run outlives its terminal.
     """
 
     def interrupt(signum: int, frame: FrameType | None) -> None:

@@ -284,14 +284,18 @@ def test_the_stages_of_a_stop_share_one_deadline(run_dir: RunDirectory) -> None:
     assert gone([announced.pid for announced in found.values()])
 
 
-def test_a_hangup_that_is_ignored_stays_so() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def test_a_hangup_that_is_ignored_stays_so_and_an_interrupt_does_not() -> None:
+    """A shell's script has SIGINT ignored by whatever it starts in the background."""
+    numbers = (signal.SIGHUP, signal.SIGINT)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
-        with interruptible():
+        with pytest.raises(Interrupted, match="SIGINT"), interruptible():
             os.kill(os.getpid(), signal.SIGHUP)
-            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            os.kill(os.getpid(), signal.SIGINT)
+        assert [signal.getsignal(number) for number in numbers] == [signal.SIG_IGN, signal.SIG_IGN]
     finally:
-        signal.signal(signal.SIGHUP, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
