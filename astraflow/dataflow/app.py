@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.core.config import read_settings
+from astraflow.core.dataset.loading import APART, shared_rows
 from astraflow.core.observability.lifeline import watch_parent
 from astraflow.core.observability.log import configure
 from astraflow.core.observability.run_directory import RunDirectory
@@ -57,6 +58,10 @@ def create_service(
     }
     counts = [{name: len(r) for name, r in loaded.items()} for loaded in (rows, eval_rows)]
     log.info("rollout rows: %s; evaluation: %s", *counts)
+    trained = [row for loaded in rows.values() for row in loaded]
+    for name, scored in eval_rows.items():
+        if both := shared_rows(trained, scored):
+            log.warning("eval_datasets.%s: %d of %d rows are trained on too; %s", name, both, len(scored), APART)
     decode = None if tokenizer is None else _decoder(tokenizer)
     _, *further = samples_per_group(settings)
     trajectories = TrajectoryLog(RunDirectory(settings.run_dir), decode, further)

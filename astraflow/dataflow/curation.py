@@ -118,9 +118,24 @@ class Curator:
         self._shuffle_seed = shuffle_seed
 
     def close(self, occurrence: Occurrence, result: GroupResult) -> list[Outcome]:
-        """Return the occurrence's groups with what becomes of each; empty where no episode gave a trajectory."""
-        model_ids = [policy.model_id for policy in self._policies.all]
-        return [self._decide(group) for group in groups_of(occurrence, result, model_ids)]
+        """Return the occurrence's groups with what becomes of each; empty where no episode gave a trajectory.
+
+        DataError as of `groups_of`, and for a token id that the model does not have.
+        """
+        groups = groups_of(occurrence, result, [policy.model_id for policy in self._policies.all])
+        for group in groups:
+            self._in_vocabulary(group)
+        return [self._decide(group) for group in groups]
+
+    def _in_vocabulary(self, group: Group) -> None:
+        published = self._policies.get(group.model_id).current
+        size = None if published is None or published.manifest is None else published.manifest.vocab_size
+        highest = max((int(t.arrays.ids.max()) for t in group.trajectories), default=0)
+        if size is not None and highest >= size:
+            raise DataError(
+                f"group {group.group_id}: token id {highest} is outside the vocabulary of {group.model_id}, which has "
+                f"{size} tokens"
+            )
 
     def _decide(self, group: Group) -> Outcome:
         key = GroupKey(group.model_id, group.agent)

@@ -230,8 +230,10 @@ class RaaSLink:
         except CallerError as error:
             log.warning("RaaS %s refused version %d of %s: %s", self._key, target.version, target.model_id, error)
             return False
-        if state is None or not state.verified:
+        if not result.ok or state is None or not state.verified:
+            # it may be the sender that is gone: the instance answers, so it is not dead, and is asked again
             log.warning("RaaS %s has not pulled version %d: %s", self._key, target.version, result.reason)
+        if state is None or not state.verified:
             return False
         if self._pool.versions.get(target.model_id, state.number) is None:
             # its sender was a version ahead of the trainer's announcement, which is on its way

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -526,7 +526,7 @@ class AstraFlow:
         for desk in self.links.desks.values():
             desk.lost(key)
         if instance is not None and instance.shutdown:
-            asking = self.links.ask(key, RaaSClient.shutdown)
+            asking = self._ask(key, RaaSClient.shutdown)
             if asking is not None:
                 asking.add_done_callback(lambda _: self.links.close(key))
         else:
@@ -534,10 +534,14 @@ class AstraFlow:
         self.pool.remove(key)
 
     def _cancel(self, key: str, task_ids: list[str]) -> None:
-        asking = self.links.ask(key, lambda client: client.cancel(task_ids))
+        self._ask(key, lambda client: client.cancel(task_ids))
+
+    def _ask(self, key: str, call: Callable[[RaaSClient], Awaitable[object]]) -> asyncio.Task[None] | None:
+        asking = self.links.ask(key, call)
         if asking is not None:
-            self._tasks[asking] = None
+            self._tasks[asking] = None  # a task that nobody holds may be collected before it has run
             asking.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return asking
 
     def _refused(self, error: AstraFlowError) -> None:
         # one odd instance among others is left out; a run that no instance can serve is over

@@ -121,7 +121,8 @@ class TaskTable:
 
     def cancel(self, task_ids: Iterable[str]) -> list[Slot]:
         """Forget tasks in any phase; those that ran are to be ended by the caller."""
-        found = [slot for task_id in task_ids if (slot := self._slots.get(task_id)) is not None]
+        named = dict.fromkeys(task_ids)  # each once
+        found = [slot for task_id in named if (slot := self._slots.get(task_id)) is not None]
         for slot in found:
             self._forget(slot)
         return found

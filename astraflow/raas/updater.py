@@ -20,7 +20,15 @@ from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol.messages import RaaSNotifyVersionRequest, RaaSNotifyVersionResult, VersionState
 from astraflow.core.weight_manager.canary import canary_gap, tolerance
 from astraflow.core.weight_manager.version_log import VersionLog
-from astraflow.errors import AstraFlowError, CallerError, ConflictError, WeightError, boundary
+from astraflow.errors import (
+    AstraFlowError,
+    CallerError,
+    ConflictError,
+    DeadlineError,
+    PeerError,
+    WeightError,
+    boundary,
+)
 from astraflow.raas.engines.base import Engine, Scorer, Weights
 from astraflow.raas.state import UpdatePhase, Verdict, superseded
 
@@ -55,6 +63,10 @@ class WeightSource(Protocol):
 Outcome = RaaSNotifyVersionResult
 ManifestOf = Callable[[str, int], Any]
 """(sender endpoint, version) → awaitable Manifest, for an announcement that comes without one."""
+
+
+class _AwayError(WeightError):
+    """The sender cannot be reached."""
 
 
 class _Job:
@@ -112,7 +124,10 @@ class Updater:
             return self._result(ok=False, reason="no sender_endpoint")
         manifest = request.manifest
         if manifest is None:
-            manifest = await self._manifest_of(request.sender_endpoint, request.version)
+            try:
+                manifest = await self._manifest_of(request.sender_endpoint, request.version)
+            except (PeerError, DeadlineError) as error:
+                return self._away(f"the sender at {request.sender_endpoint} cannot be reached: {error}")
         if manifest.model_id != request.model_id or manifest.version != request.version:
             named = f"version {manifest.version} of {manifest.model_id}"
             raise CallerError(f"the manifest is of {named}, announced was {request.version} of {request.model_id}")
@@ -170,6 +185,8 @@ class Updater:
             with boundary(WeightError, f"update to version {job.manifest.version}"):
                 outcome, digest = await self._update(job)
             served = VersionState(number=outcome.version, digest=digest, verified=True)
+        except _AwayError as error:
+            outcome = self._away(str(error))
         except AstraFlowError as error:
             logger.error("%s stays at its version: %s", self.engine.model_id, error)
             self.last_error = str(error)
@@ -212,7 +229,10 @@ class Updater:
 
     async def _pull(self, source: WeightSource, endpoint: str, manifest: Manifest) -> Payload:
         with self._spans.span("pull", model_id=self.engine.model_id, version=manifest.version):
-            return await source.pull(endpoint, manifest)
+            try:
+                return await source.pull(endpoint, manifest)
+            except (PeerError, DeadlineError) as error:
+                raise _AwayError(f"the sender at {endpoint} cannot be reached: {error}") from error
 
     async def _swap(self, payload: Payload) -> _SwapClock:
         """Apply a payload between two decode steps; WeightError: the engine is what it was before."""
@@ -252,6 +272,12 @@ class Updater:
         self.state.alarms += 1
         self._alarm(manifest.version, reason)
         raise WeightError(f"{reason}; rolled back")
+
+    def _away(self, reason: str) -> Outcome:
+        """An answer, not a failure of ours: nothing is wrong here, and whoever announced the version tries again."""
+        logger.warning("%s stays at its version: %s", self.engine.model_id, reason)
+        self.last_error = reason
+        return self._result(ok=False, reason=reason)
 
     def _alarm(self, version: int, reason: str) -> None:
         self.last_error = reason

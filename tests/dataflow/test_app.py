@@ -6,18 +6,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from astraflow.core.config import write_settings
 from astraflow.core.data import Failed
 from astraflow.core.observability.run_directory import RunDirectory
-from astraflow.core.protocol import DataflowClient, Server
+from astraflow.core.protocol import DataflowClient, RaaSClient, Server
 from astraflow.core.protocol import messages as m
 from astraflow.core.text.tiny import tiny_tokenizer
+from astraflow.dataflow.app import create_service
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.scripted import Outcome, ScriptedRaaS, ScriptedTrainer
 from astraflow.errors import PeerError
@@ -130,3 +132,18 @@ def test_a_wrong_dataset_ends_it_with_one_line(tmp_path: Path, dataset_fn: str, 
     assert message in log
     assert "Traceback" not in log
     assert RunDirectory(tmp_path / "run").endpoint("dataflow") is None
+
+
+def test_rows_that_are_trained_on_and_scored_are_warned_of(
+    make_settings: Callable[..., DataflowSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    (tmp_path / "shared_rows_case.py").write_text(DATASET, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    scored = {"dataset_fn": "shared_rows_case:rows", "n": 5, "eval_workflow": "w"}
+    settings = make_settings(
+        rollout_dataset={"dataset_fn": "shared_rows_case:rows", "n": 3},
+        eval_workflows={"w": {"reward_fn": "a.b:c"}},
+        eval_datasets={"e": scored},
+    )
+    create_service(settings, lambda url: RaaSClient(url, ""), None)
+    assert "eval_datasets.e: 3 of 5 rows are trained on too; give evaluation a split" in caplog.text

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow.core.data import Failed, Group, Invalid, Trajectory, Value
+from astraflow.core.data import Failed, Group, Invalid, Manifest, TensorEntry, Trajectory, Value
 from astraflow.core.data.trajectory import GroupResult
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.curation import Curator, FailureStreak, Occurrence, groups_of, word
 from astraflow.dataflow.filters import FilterRules, make_filters
 from astraflow.dataflow.ledger import DropReason
-from astraflow.dataflow.policies import Policies
+from astraflow.dataflow.policies import Policies, Published
 from astraflow.dataflow.scripted import Outcome, group_result, trajectory
 from astraflow.errors import DataError
 
@@ -159,6 +159,24 @@ def test_zero_advantage_looks_at_rewards() -> None:
 @pytest.mark.parametrize(("reason", "expected"), [("timeout", "timeout"), ("crash: x\ny", "crash"), ("", "unknown")])
 def test_a_reason_is_counted_by_its_first_word(reason: str, expected: str) -> None:
     assert word(reason) == expected
+
+
+def test_a_token_that_the_model_does_not_have_is_refused() -> None:
+    def of_vocabulary(size: int) -> Manifest:
+        entry = TensorEntry(
+            name="model.embed_tokens.weight", shape=(size, 1), dtype="float32", offset=0, nbytes=4 * size, digest="0"
+        )
+        return Manifest(model_id="model0", version=1, tensors=(entry,), digest="d")
+
+    policies = Policies({"model0": 2})
+    policies.replay_announced("model0", 0, 0, None)
+    judge = Curator(policies, [])
+    assert judge.close(OCCURRENCE, result(1, 0)), "a version without a manifest says nothing"
+    policies.replay_announced("model0", 1, 1, Published("model0", 1, 1, "h:1", of_vocabulary(4)))
+    assert judge.close(OCCURRENCE, result(1, 0)), "the ids are 0 to 3"
+    policies.replay_announced("model0", 2, 2, Published("model0", 2, 2, "h:1", of_vocabulary(3)))
+    with pytest.raises(DataError, match="token id 3 is outside the vocabulary of model0, which has 3 tokens"):
+        judge.close(OCCURRENCE, result(1, 0))
 
 
 def test_the_streak_counts_samples_in_a_row_and_keeps_the_first_failure() -> None:

@@ -140,6 +140,37 @@ def test_a_raas_that_lags_beyond_the_bound_gets_no_work(make_settings: MakeSetti
     run(make_settings(buffer={"max_staleness": 1}), test)
 
 
+def test_a_raas_that_cannot_reach_the_sender_is_asked_again_and_not_blamed(
+    make_settings: MakeSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        peer = raas("r")
+        pull, away = peer.notify_version, 5
+
+        async def reach(request: m.RaaSNotifyVersionRequest) -> m.RaaSNotifyVersionResult:
+            nonlocal away
+            if away:
+                away -= 1
+                reason = "the sender at h:1 cannot be reached"
+                return m.RaaSNotifyVersionResult(
+                    ok=False, model_id=request.model_id, version=-1, pulled=False, reason=reason
+                )
+            return await pull(request)
+
+        peer.notify_version = reach  # type: ignore[method-assign]
+        await rehearsal.join(peer)
+        trainer = rehearsal.trainer(4)
+        await trainer.begin()
+        assert len((await trainer.batch()).batch.lengths) == 4
+        instance = rehearsal.service.pool.get("r#1")
+        assert instance is not None
+        assert (away, instance.failure_count) == (0, 0)
+
+    run(make_settings(), test)
+    assert "RaaS r#1 has not pulled version 0: the sender at h:1 cannot be reached" in caplog.text
+    assert "is dead" not in caplog.text
+
+
 def test_draining_ends_its_work_and_leaves(make_settings: MakeSettings) -> None:
     async def test(rehearsal: Rehearsal) -> None:
         leaving, staying = raas("leaving", hold=True), raas("staying", hold=True)

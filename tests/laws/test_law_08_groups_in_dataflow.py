@@ -65,7 +65,7 @@ def test_an_episode_comes_to_its_last_reward_and_counts_with_their_mean() -> Non
     task = m.Task(task_id="t#1", group_id=1, data={})
     rewards = (Value(0.0), Value(1.0), Invalid("crash"))
     episode = Episode(tuple(trajectory(task, 0, reward, (0,)) for reward in rewards))
-    assert (episode.reward, episode.outcome) == (0.5, 1.0)
+    assert (episode.reward, episode.outcome) == (0.5, Value(1.0))
     assert (Episode(episode.trajectories[2:]).reward, Episode(()).outcome) == (None, None)
 
 

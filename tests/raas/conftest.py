@@ -15,7 +15,7 @@ from astraflow.core.protocol import RaaSClient, in_process
 from astraflow.core.protocol import messages as m
 from astraflow.core.text.tiny import tiny_tokenizer
 from astraflow.core.workflow.registry import register_reward
-from astraflow.errors import WeightError
+from astraflow.errors import PeerError, WeightError
 from astraflow.raas.app import make_service, raas_app
 from astraflow.raas.config import RaaSConfig, RaaSModelConfig, RaaSSettings, RolloutConfig
 from astraflow.raas.engines.scripted import ScriptedEngine
@@ -61,6 +61,8 @@ class FakeWeights:
     pulls: list[int] = field(default_factory=list)
     payloads: list[FakePayload] = field(default_factory=list)
     broken: bool = False
+    away: bool = False
+    """The sender cannot be reached."""
     broken_delta: bool = False
     """The next pull gives a delta, which the engine does not take."""
     newest: int | None = None
@@ -74,6 +76,8 @@ class FakeWeights:
         self.pulls.append(manifest.version)
         self.pulling.set()
         await self.arrive.wait()
+        if self.away:
+            raise PeerError("http://127.0.0.1:1/register_sglang_instance: ConnectError")
         if self.broken_delta:
             self.broken_delta = False
             payload = FakePayload(manifest, broken=True, mode="delta")

@@ -96,8 +96,8 @@ def test_cancelled_and_reset_tasks_never_appear_again() -> None:
     table.submit(tasks("queued", "running", "finished", "kept"), "default", "train")
     slots = {slot.task.task_id: slot for slot in table.start(4)}
     table.finish(slots["finished"], RESULT)
-    cancelled = table.cancel(["running", "finished", "unknown"])
-    assert {slot.task.task_id for slot in cancelled} == {"running", "finished"}
+    cancelled = table.cancel(["running", "finished", "unknown", "running"])
+    assert [slot.task.task_id for slot in cancelled] == ["running", "finished"]
     assert not table.finish(slots["running"], RESULT)
     table.submit(tasks("e"), "default", "eval")
     assert {slot.task.task_id for slot in table.reset("train")} == {"queued", "kept"}

@@ -106,6 +106,21 @@ def test_a_version_that_cannot_be_proven_is_not_served(raas) -> None:
     raas(body)
 
 
+def test_a_sender_that_cannot_be_reached_is_an_answer_and_no_failure_of_the_service(raas) -> None:
+    async def body(h) -> None:
+        await h.publish(0)
+        h.weights.away = True
+        result = await h.publish(1)
+        assert (result.ok, result.pulled, result.version) == (False, False, 0)
+        assert "the sender at" in result.reason
+        assert "cannot be reached: http://127.0.0.1:1/register_sglang_instance: ConnectError" in result.reason
+        assert "cannot be reached" in (await h.client.status()).message
+        h.weights.away = False
+        assert (await h.publish(1)).pulled, "and it can be tried again"
+
+    raas(body)
+
+
 def test_what_came_instead_of_a_version_that_is_gone_is_what_is_reported(raas) -> None:
     async def body(h) -> None:
         h.weights.newest = 3

@@ -68,6 +68,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """Length of the full version's buffer."""
         return max((entry.offset + entry.nbytes for entry in self.tensors), default=0)
 
+    @property
+    def vocab_size(self) -> int | None:
+        """Rows of the embedding; None for weights without one."""
+        return next((e.shape[0] for e in self.tensors if e.name.endswith("embed_tokens.weight")), None)
+
     def check(self) -> Self:
         if self.version < 0:
             raise DataError(f"manifest of {self.model_id}: version {self.version} is negative")

@@ -52,6 +52,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         for name, kind in kinds.items():
             if getattr(self, name).dtype.kind not in kind:
                 raise DataError(f"{where}: {name} has dtype {getattr(self, name).dtype}")
+        if self.ids.size and self.ids.min() < 0:
+            raise DataError(f"{where}: ids holds {self.ids.min()}, a token id is 0 or more")
         sampled = self.mask.astype(bool)
         if self.mask.size and self.mask.max() > 1:
             raise DataError(f"{where}: mask holds values other than 0 and 1")

@@ -50,13 +50,19 @@ def get_gsm8k_rl_dataset(
     """Return rows {messages, answer, task_id}: the question with the instruction under it, and the number to find.
 
     path: a .jsonl file, a folder with train.jsonl and test.jsonl, or a name on the Hub. hold_out: of a single file, one
-    question in ten, chosen by a hash of its text, is the test split, the others are the train split. size: so many
+    question in ten, chosen by a hash of its text, is the test split, the others are the train split; without it, both
+    splits are the whole file. ConfigError for hold_out of a folder or a name, which have their splits. size: so many
     rows, drawn by seed; None: all. shots: so many solved problems of the train split stand before each question, as
     earlier turns; they are drawn by seed and are no rows themselves. DataError names the file and line of a row that is
     not right.
     """
     if split not in ("train", "test"):
         raise ConfigError(f"gsm8k split '{split}': expected train or test")
+    if hold_out and not (path.endswith(".jsonl") or Path(path).expanduser().is_file()):
+        raise ConfigError(f"gsm8k hold_out divides a single .jsonl file; {path} has a train and a test split already")
+    for key, value in (("size", size), ("shots", shots)):
+        if value is not None and value < 0:
+            raise ConfigError(f"gsm8k {key} is {value}, expected 0 or more")
     problems = _split(path, split, hold_out)
     examples = _examples(problems if split == "train" else _split(path, "train", hold_out), shots, seed)
     problems = [(where, problem) for where, problem in problems if problem not in examples]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,9 @@ from astraflow.core.text.tokenizer import Tokenizer
 from astraflow.errors import ConfigError, DataError, boundary, suggestion
 
 log = logging.getLogger(__name__)
+
+APART = "give evaluation a split, a file or a seed of its own, or set hold_out where the dataset has it"
+"""What to do where a row is both trained on and scored."""
 
 COLUMNS = {"messages": list, "answer": object, "task_id": str}
 REWARD_ARGUMENTS = ("prompt", "completions", "prompt_ids", "completion_ids")
@@ -52,6 +55,20 @@ def load_rows(
     if max_length is not None and tokenizer is not None and "max_length" not in arguments:
         return _short(rows, max_length, tokenizer, name)
     return rows
+
+
+def shared_rows(trained: Iterable[Row], scored: Iterable[Row]) -> int:
+    """How many of `scored` are also trained on: with the same messages, or with the same task_id and last message.
+
+    The second finds a row that is shown with other examples before it.
+    """
+
+    def keys(row: Row) -> tuple[bytes, bytes]:
+        messages = row["messages"]
+        return msgspec.json.encode(messages), msgspec.json.encode([row["task_id"], messages[-1:]])
+
+    known = {key for row in trained for key in keys(row)}
+    return sum(not known.isdisjoint(keys(row)) for row in scored)
 
 
 def check_row(row: Any, where: str) -> None:

@@ -128,6 +128,8 @@ def _entries(name: str, split: Split, size: int, seed: int, params: dict[str, An
         raise ConfigError(f"reasoning_gym split '{split}': expected train or test")
     if name not in reasoning_gym.factory.DATASETS:
         raise UnknownNameError("reasoning_gym dataset", name, list(reasoning_gym.factory.DATASETS))
+    if size < 1:
+        raise ConfigError(f"reasoning_gym size is {size}, expected 1 or more")
     share = HELD_OUT_PERCENT if split == "test" else 100 - HELD_OUT_PERCENT
     budget = 200 + size * 100 * 4 // share
     with boundary(ConfigError, f"reasoning_gym {name} with params {params}"):

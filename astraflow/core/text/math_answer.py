@@ -67,7 +67,8 @@ def last_boxed(text: str) -> str | None:
 
 def normalise(text: str) -> str:
     """One plain form: ASCII operators, sqrt(…), (a)/(b), no units, no thousands separators, no "x =" in front."""
-    text = re.sub(f"(\\d*)([{_VULGAR}])", _vulgar, text.strip())
+    # a run of digits is looked at once, from its start: a long one must not cost its length squared
+    text = re.sub(f"((?<!\\d)\\d+)?([{_VULGAR}])", _vulgar, text.strip())
     text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda run: f"^({run[0].translate(_SUPERSCRIPTS)})", text)
     text = re.sub(r"√\s*(\d+(?:\.\d+)?|[a-zA-Z]|\([^()]*\)|\{[^{}]*\})", lambda m: f"sqrt({m[1].strip('(){}')})", text)
     text = unicodedata.normalize("NFKC", text.translate(_SYMBOLS)).translate(_SYMBOLS)
@@ -81,12 +82,12 @@ def normalise(text: str) -> str:
 
 def value_of(text: str) -> Fraction | None:
     """The exact value of normalised arithmetic; None where it is not rational, not arithmetic, or too large."""
+    if not text or len(text) > 4 * MAX_DIGITS:
+        return None
     mixed = re.fullmatch(r"(-?)(\d+)\s+(\d+)/(\d+)", text)
     if mixed and int(mixed[4]):
         value = int(mixed[2]) + Fraction(int(mixed[3]), int(mixed[4]))
         return -value if mixed[1] else value
-    if not text or len(text) > 4 * MAX_DIGITS:
-        return None
     try:
         return _Arithmetic(text).value()
     except (ValueError, ZeroDivisionError, RecursionError):

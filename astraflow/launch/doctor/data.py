@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from astraflow.core.data import Invalid, Reward, Value
 from astraflow.core.data.trajectory import Row
-from astraflow.core.dataset.loading import load_rows
+from astraflow.core.dataset.loading import APART, load_rows, shared_rows
 from astraflow.core.text.tokenizer import Tokenizer
 from astraflow.core.workflow.api.reward_api import AsyncRewardWrapper, ServedReward
 from astraflow.core.workflow.registry import REWARD_REGISTRY
@@ -29,6 +30,8 @@ PHRASINGS = (
     "The answer is {answer}.",
 )
 """Ways in which models write a final answer; the reward has to know one."""
+WHOLE = re.compile(r"-?[0-9]{1,1000}")
+"""A whole number, short enough to count with."""
 NO_ANSWER = "∅"
 """No dataset's right answer."""
 
@@ -63,7 +66,16 @@ def check(subject: Subject, phrasings: Sequence[str] = ()) -> list[Finding]:
         rows = subject.rows.get(dataset.path)
         if rows is not None:
             found += [*_prompts(subject.tokenizer, dataset, rows), *_gold(subject, dataset, rows, phrasings)]
-    return found
+    return [*found, *_apart(subject)]
+
+
+def _apart(subject: Subject) -> Iterator[Finding]:
+    """What is scored must not be what is trained on."""
+    loaded = [(dataset, subject.rows[dataset.path]) for dataset in subject.datasets if dataset.path in subject.rows]
+    trained = [row for dataset, rows in loaded if not dataset.scored for row in rows]
+    for dataset, rows in loaded:
+        if dataset.scored and (both := shared_rows(trained, rows)):
+            yield warning(DATA, f"{dataset.path}: {both} of {len(rows)} rows are trained on too", APART, dataset.path)
 
 
 def _prompts(tokenizer: Tokenizer | None, dataset: Dataset, rows: Sequence[Row]) -> Iterator[Finding]:
@@ -175,7 +187,7 @@ async def _grade(
 def wrong_answers(answer: object) -> list[str]:
     """Answers that are not right: none at all, and of a whole number the next one."""
     text = str(answer)
-    return [NO_ANSWER, str(int(text) + 1)] if text.lstrip("-").isdecimal() else [NO_ANSWER]
+    return [NO_ANSWER, str(int(text) + 1)] if WHOLE.fullmatch(text) else [NO_ANSWER]
 
 
 def _timed_out(reward: Reward) -> bool:

@@ -27,6 +27,11 @@ class Dataset:
     workflow_path: str
     split: str
 
+    @property
+    def scored(self) -> bool:
+        """Does it evaluate, rather than train?"""
+        return self.path.startswith("dataflow.eval_datasets.")
+
 
 @dataclass(frozen=True)
 class Subject:

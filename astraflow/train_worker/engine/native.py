@@ -130,6 +130,9 @@ class NativeEngine:
         longest = int(rows.lengths.max())
         if longest > limit:
             raise DataError(f"a row has {longest} tokens; the model has {limit} positions")
+        size, (lowest, highest) = self._decoder.config.vocab_size, rows.input_ids.aminmax()
+        if lowest < 0 or highest >= size:
+            raise DataError(f"rows have token ids from {lowest} to {highest}; the model's vocabulary has {size}")
 
 
 def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

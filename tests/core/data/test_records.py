@@ -62,6 +62,7 @@ def test_a_turn_joins_context_and_response() -> None:
         ({"versions": np.array([-1, -1, 1, -1, 1], np.int32)}, "versions"),
         ({"versions": np.array([0, -1, 1, 1, 1], np.int32)}, "versions"),
         ({"ids": np.zeros(5, np.float32)}, "dtype"),
+        ({"ids": np.array([1, 2, -1, 4, 5], np.int32)}, "ids holds -1"),
     ],
 )
 def test_a_misaligned_turn_is_named(change: dict[str, np.ndarray], words: str) -> None:

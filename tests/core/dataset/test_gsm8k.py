@@ -49,6 +49,18 @@ def test_one_file_is_divided_by_question(tmp_path: Path) -> None:
     assert 20 < len(test) < 60
 
 
+def test_a_folder_is_divided_already(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"hold_out divides a single \.jsonl file"):
+        get_gsm8k_rl_dataset(str(tmp_path), hold_out=True)
+
+
+@pytest.mark.parametrize("key", ["size", "shots"])
+def test_a_number_below_zero_is_named(tmp_path: Path, key: str) -> None:
+    path = write(tmp_path / "all.jsonl", ["#### 1"] * 4)
+    with pytest.raises(ConfigError, match=f"gsm8k {key} is -1, expected 0 or more"):
+        get_gsm8k_rl_dataset(path, **{key: -1})  # type: ignore[arg-type]
+
+
 def test_a_sample_is_seeded(tmp_path: Path) -> None:
     path = write(tmp_path / "all.jsonl", ["#### 1"] * 50)
     one, again, other = (get_gsm8k_rl_dataset(path, size=10, seed=seed) for seed in (1, 1, 2))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from astraflow.core.dataset.loading import check_row, load_rows
+from astraflow.core.dataset.loading import check_row, load_rows, shared_rows
 from astraflow.core.text.tiny import tiny_tokenizer
 from astraflow.errors import AstraFlowError, ConfigError, DataError
 
@@ -113,3 +113,13 @@ def test_rows_are_checked(row: Any, message: str) -> None:
 def test_a_column_that_would_collide_with_a_rewards_argument_is_refused(column: str) -> None:
     with pytest.raises(DataError, match=f"row 3: column '{column}' has the name of a reward function's argument"):
         check_row({**example_rows(1)[0], column: "x"}, "row 3")
+
+
+def test_rows_that_are_trained_on_and_scored_are_counted() -> None:
+    trained, other = example_rows(4), [{**row, "task_id": f"other-{i}"} for i, row in enumerate(example_rows(2))]
+    assert shared_rows(trained, example_rows(6)) == 4
+    assert shared_rows(trained, other) == 2, "by their messages"
+    shots = [{**row, "messages": [{"role": "user", "content": "shot"}, *row["messages"]]} for row in example_rows(3)]
+    assert shared_rows(trained, shots) == 3, "by task_id and last message"
+    asked = [{**row, "messages": [{"role": "user", "content": "else"}]} for row in example_rows(3)]
+    assert shared_rows(trained, asked) == 0, "a task_id alone says little"

@@ -123,3 +123,8 @@ def test_wrong_names_and_sizes_are_clear() -> None:
         get_reasoning_gym_rl_dataset("chain_sum", "test", 2000, params={**SUMS, "max_digits": 1, "min_digits": 1})
     with pytest.raises(DataError, match="no worked demonstration"):
         get_reasoning_gym_sft_dataset(size=1, params={"min_terms": 3, "max_terms": 3})
+
+
+def test_a_size_below_one_is_named() -> None:
+    with pytest.raises(ConfigError, match="reasoning_gym size is -1, expected 1 or more"):
+        get_reasoning_gym_rl_dataset("chain_sum", size=-1)

@@ -1,6 +1,7 @@
 """From text to value."""
 
 from fractions import Fraction
+from time import perf_counter
 
 import pytest
 from hypothesis import given
@@ -100,3 +101,12 @@ def test_fractions_are_read_exactly(value: Fraction) -> None:
 @given(st.integers(-(10**12), 10**12))
 def test_integers_are_read_with_thousands_separators(value: int) -> None:
     assert value_of(normalise(f"{value:,}")) == value
+
+
+@pytest.mark.parametrize("text", ["9" * 50_000, "9" * 50_000 + "½", "9" * 5000 + " 1/2"])
+def test_a_long_run_of_digits_costs_no_time_and_no_error(text: str) -> None:
+    began = perf_counter()
+    plain = normalise(text)
+    assert value_of(plain) is None
+    assert last_value(plain) is None
+    assert perf_counter() - began < 2  # it was 20 s: the length squared

@@ -95,9 +95,19 @@ def test_a_reward_that_never_ends(graded: Callable[..., list[Finding]]) -> None:
     assert "Invalid(timeout)" in found.message
 
 
-@pytest.mark.parametrize(("answer", "wrong"), [("41", "42"), (-3, "-2"), ("x", None), ("1/2", None)])
+@pytest.mark.parametrize(
+    ("answer", "wrong"), [("41", "42"), (-3, "-2"), ("x", None), ("1/2", None), ("--5", None), ("9" * 5000, None)]
+)
 def test_the_next_number_is_a_wrong_answer(answer: object, wrong: str | None) -> None:
     assert wrong_answers(answer) == (["∅"] if wrong is None else ["∅", wrong])
+
+
+def test_rows_that_are_trained_on_and_scored(graded: Callable[..., list[Finding]]) -> None:
+    scored = "+dataflow.eval_datasets.e={dataset_fn: 'doctor_case:rows', size: 50, eval_workflow: w}"
+    workflow = "+dataflow.eval_workflows.w={reward_fn: 'doctor_case:exact'}"
+    (found,) = graded("exact", workflow, scored)
+    assert (found.check, found.severity, found.key) == ("data", Severity.WARNING, "dataflow.eval_datasets.e")
+    assert "40 of 50 rows are trained on too" in found.message
 
 
 def test_rows_that_do_not_load(graded: Callable[..., list[Finding]]) -> None:

@@ -59,6 +59,14 @@ def test_a_row_past_the_models_positions_is_refused() -> None:
         engine().forward(rows_of([1025]))
 
 
+@pytest.mark.parametrize("token", [-1, 10**6])
+def test_a_token_outside_the_vocabulary_is_refused(token: int) -> None:
+    rows = rows_of([8])
+    rows.input_ids[3] = token
+    with pytest.raises(DataError, match=r"rows have token ids from .* to .*; the model's vocabulary has \d+"):
+        engine().forward(rows)
+
+
 def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     rows, native = rows_of([6]), engine()
     before = [tensor.clone() for _, tensor in native.named_weights()]

@@ -164,6 +164,14 @@ def failure(error: BaseException, policy: GroupPolicy) -> Failed:
 
 
 def _checked(result: Trajectory | list[Trajectory], task: EpisodeTask, workflow: str) -> EpisodeResult:
+    """What a workflow returned, as an episode; where it is wrong, Failed says how: no frame of ours would add to it."""
+    try:
+        return _episode_of(result, task, workflow)
+    except DataError as error:
+        return Failed("crash", f"DataError: {error}")
+
+
+def _episode_of(result: Trajectory | list[Trajectory], task: EpisodeTask, workflow: str) -> EpisodeResult:
     trajectories = tuple(result) if isinstance(result, list | tuple) else (result,)
     if not trajectories:
         raise DataError(f"{workflow}.run returned no trajectory for sample {task.sample_id} of task {task.task_id}")

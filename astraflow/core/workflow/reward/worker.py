@@ -8,6 +8,7 @@ signal covers a worker that is stuck in C code at that moment.
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 import pickle
 import signal
@@ -28,6 +29,25 @@ _PR_SET_PDEATHSIG = 1
 """From <linux/prctl.h>."""
 LOADED = Value(0.0)
 """The reply to what gives no reward."""
+
+
+MOST_PRINTED = 2**16
+"""Characters that a worker's rewards may write to each of its outputs: these are the service's log."""
+
+
+class Bounded(io.TextIOWrapper):
+    """An output that takes MOST_PRINTED characters, says so, and drops the rest."""
+
+    _left = MOST_PRINTED
+
+    def write(self, text: str) -> int:
+        if self._left > 0:
+            super().write(text[: self._left])
+            self._left -= len(text)
+            if self._left <= 0:
+                super().write("\n… what this reward worker prints from here on is left out\n")
+            self.flush()
+        return len(text)
 
 
 def main(descriptor: int, parent: int) -> None:
@@ -77,4 +97,5 @@ def _die_with(parent: int) -> None:
 if __name__ == "__main__":
     # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.stdout, sys.stderr = (Bounded(each.buffer, each.encoding, each.errors) for each in (sys.stdout, sys.stderr))
     main(int(sys.argv[1]), int(sys.argv[2]))

@@ -46,7 +46,7 @@ class Scripted(EpisodeWorkflow):
             group_id=task.group_id,
             sample_id=task.sample_id + (1 if act == "wrong sample" else 0),
             turns=(Turn.of(task.shared, response),),
-            reward=Value(1.0),
+            reward=1.0 if act == "float reward" else Value(1.0),  # type: ignore[arg-type]
             stop=StopReason.ABORT if act == "aborted" else response.stop_reason,
         )
         if act == "none":
@@ -90,6 +90,13 @@ def test_a_failed_episode_is_data_and_the_others_are_untouched(act: object, reas
     assert isinstance(second, Failed)
     assert second.reason == reason
     assert detail in second.detail
+
+
+def test_what_is_wrong_with_a_trajectory_is_said_without_frames() -> None:
+    _, second, _ = run(Scripted({1: ["float reward"]})).episodes
+    assert isinstance(second, Failed)
+    where = "trajectory 65537 of task t"
+    assert second.detail == f"DataError: {where}: reward is a float (1.0), expected Value(…) or Invalid(…)"
 
 
 def test_an_episode_has_a_deadline() -> None:

@@ -16,6 +16,7 @@ from astraflow.core.workflow.api.reward_api import AsyncRewardWrapper
 from astraflow.core.workflow.reward.messages import Call
 from astraflow.core.workflow.reward.pool import WINDOW, RewardPool
 from astraflow.core.workflow.reward.shipping import ship
+from astraflow.core.workflow.reward.worker import MOST_PRINTED
 
 
 def act(prompt: str, completions: str, *ids: list[int]) -> float:
@@ -35,6 +36,12 @@ async def leaves(prompt: str, completions: str, *ids: list[int]) -> float:
     if completions == "exit":
         sys.exit(3)
     raise asyncio.CancelledError
+
+
+def prints(prompt: str, completions: str, *ids: list[int]) -> float:
+    print(completions)  # noqa: T201
+    print(completions, file=sys.stderr)  # noqa: T201
+    return 1.0
 
 
 def alive(pid: int) -> bool:
@@ -173,6 +180,20 @@ def test_a_reward_that_leaves_the_interpreter_is_a_crash(workers: int, how: str)
         reward.close()
 
     asyncio.run(body())
+
+
+def test_what_a_reward_prints_is_bounded_and_what_it_gives_is_not(capfd: pytest.CaptureFixture[str]) -> None:
+    async def body() -> None:
+        pool = RewardPool(1)
+        got = [await pool.run(ship(prints), call("debug\n" * 1000), 30) for _ in range(40)]
+        assert got == [Value(1.0)] * 40
+        pool.close()
+
+    asyncio.run(body())
+    for output in capfd.readouterr():
+        assert output.startswith("debug\n")
+        assert len(output) < 2 * MOST_PRINTED
+        assert output.count("what this reward worker prints from here on is left out") == 1
 
 
 def test_a_cancelled_call_is_not_computed_and_harms_nobody() -> None:
