@@ -28,9 +28,6 @@ GRACE = 5.0
 TAIL_WIDTH = 600
 """Characters of a log line that are shown when a process has died: the whole line is in its log."""
 
-HEAD_SHARE = 1 / 3
-"""Of them, those of the line's beginning: what was the matter; the others are of its end, where the cause stands."""
-
 POLL = 0.02
 """Seconds between two looks at a child that has not announced itself."""
 
@@ -126,10 +123,10 @@ class Child:
 
 
 def shortened(line: str, width: int = TAIL_WIDTH) -> str:
-    """A long line without its middle."""
+    """A long line without its middle: the cause of an error stands at its beginning or at its end."""
     if len(line) <= width:
         return line
-    head = int(width * HEAD_SHARE)
+    head = width // 2
     return f"{line[:head]} … {line[head + 3 - width :]}"
 
 
