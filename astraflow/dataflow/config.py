@@ -210,8 +210,8 @@ class LedgerConfig(Section):
     fsync: bool = False
     """Also outlive a machine that loses power: every commit waits for the disk."""
     keep_steps: int = Field(default=64, ge=0)
-    """Most steps that a restored trainer goes back without losing what they had trained; a trainer's checkpoint
-    (/save_buffer) lets go earlier."""
+    """Most steps that a restored trainer can go back; a trainer that keeps states of its own says when an earlier step
+    is let go (/save_buffer). One that is back before that is refused."""
     replayable: bool = False
     """Keep all that RaaS return, so that `astraflow replay` can derive every batch again; otherwise trajectories go
     when nobody can need them."""

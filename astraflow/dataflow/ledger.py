@@ -76,6 +76,7 @@ class Ledger:
         # model → replays in the batch that waits; model → step → how many it trained, as long as it can be taken back
         self._replays: dict[str, list[int]] = {}
         self._replayed_at: dict[str, dict[int, int]] = {}
+        self._settled: dict[str, int] = {}
 
     @classmethod
     def restored(cls, snapshot: LedgerSnapshot) -> Ledger:
@@ -89,6 +90,7 @@ class Ledger:
         ledger._served = dict(snapshot.served)
         ledger._retained = snapshot.retained
         ledger._replays, ledger._replayed_at = dict(snapshot.replays), snapshot.replayed_at
+        ledger._settled = dict(snapshot.settled)
         c = ledger.counters
         c.trained, c.dropped = snapshot.trained, Counter(snapshot.dropped)
         c.states = Counter(entry.state for entry in snapshot.entries)
@@ -116,6 +118,7 @@ class Ledger:
             replays=self._replays,
             replayed_at=self._replayed_at,
             replayed=c.replayed,
+            settled=self._settled,
         )
 
     def handle(self, event: Event) -> list[Moved]:
@@ -188,6 +191,10 @@ class Ledger:
         steps = self._retained.get(model_id, {})
         chosen = [step for step in sorted(steps) if after < step and (up_to is None or step <= up_to)]
         return [entry.group_id for step in chosen for entry in steps[step]]
+
+    def settled(self, model_id: str) -> int:
+        """The last step of a model whose groups were let go; 0 for none. What follows it can be taken back."""
+        return self._settled.get(model_id, 0)
 
     def held_samples(self, model_id: str, n: int) -> int:
         """Samples, n of a whole group, of a model's groups that are done, ready or served, replays included."""
@@ -385,6 +392,7 @@ class Ledger:
     def _settle(self, event: Settle) -> None:
         if set(self._replays.get(event.model_id, ())) & set(self.trained(event.model_id, up_to=event.step)):
             raise InvariantError(f"step {event.step} of {event.model_id} cannot be settled: the batch replays it")
+        self._settled[event.model_id] = max(event.step, self.settled(event.model_id))
         for kept in (self._retained, self._replayed_at):
             steps: dict[int, Any] = kept.get(event.model_id, {})
             for step in [step for step in steps if step <= event.step]:

@@ -76,3 +76,4 @@ class LedgerSnapshot(msgspec.Struct, frozen=True):
     replays: dict[str, list[int]] = {}
     replayed_at: dict[str, dict[int, int]] = {}
     replayed: int = 0
+    settled: dict[str, int] = {}

@@ -40,7 +40,7 @@ from astraflow.dataflow.records import (
 )
 from astraflow.dataflow.replays import replay_count
 from astraflow.dataflow.staleness import Admission
-from astraflow.errors import DataError
+from astraflow.errors import ConflictError, DataError
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +152,16 @@ class Recovery:
             log.info(
                 "the ledger goes on: %d issued, %d trained, %d in flight",
                 *(counters.issued, counters.trained, counters.in_flight),
+            )
+
+    def check(self, request: ReadyRequest) -> None:
+        """ConflictError where a trainer is back at a step that cannot be gone back to: it would train twice."""
+        step, settled = request.recovered_step, self._books.ledger.settled(request.model_id)
+        if step is not None and 0 <= step < settled:
+            raise ConflictError(
+                f"the trainer of '{request.model_id}' is back at step {step}, but what the steps up to {settled} "
+                f"trained was let go and would be trained twice; restore its state of step {settled} or later in "
+                f"recover/{request.model_id} of the run directory, or begin in a new run directory"
             )
 
     async def rewind(self, request: ReadyRequest) -> None:

@@ -385,6 +385,8 @@ class AstraFlow:
             raise ConflictError(
                 f"a batch of {groups} groups never fills: dataflow.buffer.max_groups is {self._max_groups}"
             )
+        if not retry:
+            self.recovery.check(request)
         next_version = self.policies.make_ready(request)
         if not retry:
             if request.recovered_step is not None:

@@ -7,6 +7,8 @@ or absent, whatever is killed meanwhile.
 
 from __future__ import annotations
 
+import logging
+import mmap
 import os
 import shutil
 from collections.abc import Mapping
@@ -19,12 +21,15 @@ from torch import Tensor
 
 from astraflow.core.model import Decoder, save_model
 from astraflow.core.text.tokenizer import Tokenizer
+from astraflow.core.weight_manager.digest import parts_digest
 from astraflow.errors import WeightError
+
+LOGGER = logging.getLogger("astraflow.trainer")
 
 STATES_KEPT = 2
 """The newest state and the one before it."""
 
-_STATE, _PROGRESS = "state.safetensors", "progress.json"
+_STATE, _PROGRESS, _DAMAGED = "state.safetensors", "progress.json", "damaged_"
 
 
 class TrainerProgress(msgspec.Struct, frozen=True):
@@ -36,6 +41,8 @@ class TrainerProgress(msgspec.Struct, frozen=True):
     """The number under which that step's weights were announced."""
     step_of: dict[int, int] = {}
     """Which step made each version so far."""
+    digest: str = ""
+    """xxh3-128 of the state's file, and of what is above, as they were written."""
 
 
 def save_checkpoint(directory: Path, decoder: Decoder, tokenizer: Tokenizer) -> Path:
@@ -51,6 +58,7 @@ def save_state(root: Path, state: Mapping[str, Tensor], progress: TrainerProgres
     directory = root / f"step_{progress.step:06d}"
     draft = _draft(directory)
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, draft / _STATE)
+    progress = msgspec.structs.replace(progress, digest=_digest(draft, progress))
     (draft / _PROGRESS).write_bytes(msgspec.json.encode(progress))
     for name in (_STATE, _PROGRESS):
         _sync(draft / name)
@@ -62,15 +70,55 @@ def save_state(root: Path, state: Mapping[str, Tensor], progress: TrainerProgres
 
 
 def load_state(root: Path) -> tuple[dict[str, Tensor], TrainerProgress] | None:
-    """The newest state; None where none was kept. WeightError where it cannot be read."""
-    states = _states(root)
-    if not states:
-        return None
+    """The newest state that is as it was written; None where none was kept. WeightError where none can be read.
+
+    Later ones are moved aside: steps that are not continued from never happened.
+    """
+    damaged: list[tuple[Path, WeightError]] = []
+    for directory in reversed(_states(root)):
+        try:
+            found = _read_state(directory)
+        except WeightError as error:
+            damaged.append((directory, error))
+            continue
+        for later, why in damaged:
+            aside = later.with_name(_DAMAGED + later.name)
+            shutil.rmtree(aside, ignore_errors=True)
+            later.replace(aside)
+            LOGGER.warning("%s; it is now %s, and %s is used instead", why, aside, directory)
+        return found
+    if damaged:
+        raise damaged[0][1]
+    return None
+
+
+def oldest_step(root: Path) -> int:
+    """The step of the oldest state that is kept: how far a trainer may go back."""
+    return int(_states(root)[0].name.removeprefix("step_"))
+
+
+def _read_state(directory: Path) -> tuple[dict[str, Tensor], TrainerProgress]:
+    """A state and its progress; WeightError names the file that is not as it was written."""
+    reading = directory / _PROGRESS
     try:
-        progress = msgspec.json.decode((states[-1] / _PROGRESS).read_bytes(), type=TrainerProgress)
-        return load_file(states[-1] / _STATE), progress
-    except (OSError, SafetensorError, msgspec.MsgspecError) as error:
-        raise WeightError(f"the state in {states[-1]} cannot be read: {error}") from error
+        progress = msgspec.json.decode(reading.read_bytes(), type=TrainerProgress)
+        reading = directory / _STATE
+        if (digest := _digest(directory, progress)) != progress.digest:
+            raise WeightError(
+                f"the state in {reading} is damaged: its digest is {digest}, {_PROGRESS} has '{progress.digest}'"
+            )
+        return load_file(reading), progress
+    except (OSError, ValueError, SafetensorError) as error:  # msgspec's are ValueErrors
+        raise WeightError(f"the state in {reading} cannot be read: {error}") from error
+
+
+def _digest(directory: Path, progress: TrainerProgress) -> str:
+    """xxh3-128 of the tensors' file in a directory, and of the progress that belongs to it."""
+    with (
+        (directory / _STATE).open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as tensors,
+    ):
+        return parts_digest([tensors, msgspec.json.encode(msgspec.structs.replace(progress, digest=""))])
 
 
 def _states(root: Path) -> list[Path]:

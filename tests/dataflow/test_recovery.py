@@ -243,13 +243,39 @@ async def test_a_trainers_checkpoint_lets_go_of_what_it_holds(run: Run) -> None:
         assert ledger.trained("model0") == []
         with pytest.raises(ConflictError, match="unknown model_id"):
             await dataflow.client.save_buffer("model7")
-        await trainer.recover(step=1)  # too far: what is settled stays
-        assert ledger.counters.trained == 3 * B
+        assert ledger.settled("model0") == 3
         ledger.validate()
     store = LedgerStore(run.path / "ledger")
     assert store.kept <= ledger.kept
     assert store.load().snapshot is not None
     store.close()
+
+
+@synchronous
+async def test_a_trainer_goes_back_to_its_older_state_and_no_further(run: Run) -> None:
+    async with run.dataflow().running() as dataflow:
+        await dataflow.join(raas())
+        trainer = dataflow.trainer(2 * B)
+        await trainer.begin()
+        for _ in range(3):
+            await trainer.train()
+        await dataflow.client.save_buffer("model0", 2)  # it keeps states of the steps 2 and 3
+        await trainer.train()
+    async with run.dataflow().running() as dataflow:  # what was let go is known to the next one too
+        await dataflow.join(raas("b"))
+        trainer = dataflow.trainer(2 * B)
+        ledger = dataflow.service.books.ledger
+        before = ledger.snapshot()
+        with pytest.raises(ConflictError, match=r"back at step 1, .* up to 2 .*recover/model0.*new run directory"):
+            await trainer.recover(step=1)
+        assert ledger.snapshot() == before
+        assert dataflow.service.policies.get("model0").step == 4
+        await trainer.recover(step=2)
+        for _ in range(3):
+            await trainer.train()
+        assert ledger.counters.trained == 5 * B
+        ledger.validate()
+    assert audit(run.path / "ledger").trained == 5 * B
 
 
 @synchronous

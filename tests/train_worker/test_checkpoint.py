@@ -1,13 +1,14 @@
 """A state is whole or absent, and a trainer that goes on from it makes the same numbers as one that never stopped."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from astraflow.errors import WeightError
-from astraflow.train_worker.checkpoint import STATES_KEPT, TrainerProgress, load_state, save_state
+from astraflow.train_worker.checkpoint import STATES_KEPT, TrainerProgress, load_state, oldest_step, save_state
 
 
 def test_the_newest_whole_state_is_found(tmp_path: Path) -> None:
@@ -17,7 +18,7 @@ def test_the_newest_whole_state_is_found(tmp_path: Path) -> None:
     found = load_state(tmp_path)
     assert found is not None
     state, progress = found
-    assert (state["x"].item(), progress) == (10.0, TrainerProgress(10, 15))
+    assert (state["x"].item(), progress.step, progress.version) == (10.0, 10, 15)
     assert len(list(tmp_path.iterdir())) == STATES_KEPT
 
 
@@ -48,3 +49,29 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
         load_state(tmp_path)
     shutil.rmtree(path)
     assert load_state(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("state.safetensors", lambda content: content[:-1] + bytes([content[-1] ^ 1])),
+        ("state.safetensors", lambda content: b""),
+        ("progress.json", lambda content: content.replace(b'"version":2', b'"version":3')),
+        ("progress.json", lambda content: content[:9]),
+    ],
+)
+def test_a_damaged_newest_state_leaves_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, file: str, change: Callable[[bytes], bytes]
+) -> None:
+    for step in (1, 2):
+        path = save_state(tmp_path, {"x": torch.tensor([float(step)])}, TrainerProgress(step, step, {step: step}))
+    assert oldest_step(tmp_path) == 1
+    (path / file).write_bytes(change((path / file).read_bytes()))
+    found = load_state(tmp_path)
+    assert found is not None
+    assert (found[0]["x"].item(), found[1].step) == (1.0, 1)
+    [warning] = caplog.messages
+    assert f"{path.name}/" in warning
+    assert "step_000001 is used instead" in warning
+    # what is gone on from is the newest now, whatever becomes of the damaged one
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["damaged_step_000002", "step_000001"]

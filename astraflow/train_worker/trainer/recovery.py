@@ -1,8 +1,9 @@
 """How a trainer keeps what it needs to go on, and finds it again.
 
 Order, learnt from what a kill between two lines leaves: a step is announced, its metrics and checkpoint are written,
-then its state is kept, and only then does Dataflow hear that it may let go of what earlier steps trained. So Dataflow
-can always go back to the state that is found.
+then its state is kept, and only then does Dataflow hear that it may let go of what the steps up to the oldest
+kept state trained. So Dataflow can always go back to the state that is found, also to the older one where the newest
+is damaged.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.errors import ConfigError
-from astraflow.train_worker.checkpoint import TrainerProgress, load_state, save_state
+from astraflow.train_worker.checkpoint import TrainerProgress, load_state, oldest_step, save_state
 from astraflow.train_worker.config import RecoverConfig, TrainWorkerSettings
 from astraflow.train_worker.engine.base import Restorable, TrainEngine
 from astraflow.train_worker.trainer.astraflow_client import AstraFlowClient
@@ -68,7 +69,7 @@ class TrainerRecovery:
     def keep(self, progress: TrainerProgress) -> None:
         if progress.step % self._config.freq_steps == 0:
             save_state(self._root, self._engine.state(), progress)
-            self._client.save_buffer(progress.step)
+            self._client.save_buffer(oldest_step(self._root))
 
 
 def recovery_of(settings: TrainWorkerSettings, engine: TrainEngine, client: AstraFlowClient) -> Recovery:

@@ -85,9 +85,25 @@ def test_a_killed_trainer_goes_on_from_its_newest_state(scripted: SimpleNamespac
     # the restored weights are published under the next number, with the step that made them, and not evaluated
     again = [(n.version, n.step, n.run_eval) for n in dataflow.notified[4:]]
     assert again == [(4, 2, False), (5, 3, False), (6, 4, False), (7, 5, False), (8, 6, True)]
-    assert [request.step for request in dataflow.kept] == [2, 4, 6]
+    assert [request.step for request in dataflow.kept] == [2, 2, 4]  # the older of the two states
     assert sorted(second.metrics.records) == [3, 4, 5, 6]
     assert second.metrics.records[3]["staleness/max"] == 2  # tokens of version 0, and numbers jumped by one
+
+
+def test_a_trainer_whose_newest_state_is_damaged_goes_on_from_the_one_before(
+    scripted: SimpleNamespace, tmp_path: Path
+) -> None:
+    dataflow = scripted.Dataflow(batches(scripted, {5}))
+    with pytest.raises(Exception, match="KilledError"):
+        Process(scripted, dataflow, tmp_path).live()
+    file = tmp_path / "recover" / "model0" / "step_000004" / "state.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    second = Process(scripted, dataflow, tmp_path)
+    second.live()
+    assert dataflow.ready[-1].recovered_step == 2 == dataflow.kept[-3].step
+    assert sorted(second.metrics.records) == [3, 4, 5, 6]
 
 
 def test_a_trainer_that_died_before_its_first_state_is_at_step_0_again(
