@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
 from astraflow.core.data import Group, decode, encode
+from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.curriculum import Curriculum
 from astraflow.dataflow.evaluation import FIRST_GROUP_ID
@@ -53,6 +54,18 @@ def seat_name(uid: str) -> str:
     return f"raas/{uid}"
 
 
+def _never_begun(run_dir: RunDirectory, model_ids: Iterable[str]) -> None:
+    """ConfigError where a trainer has kept the state of a step: then this empty ledger is not the run's."""
+    for model_id in model_ids:
+        for state in sorted(run_dir.recover(model_id).glob("step_*")):
+            if int(state.name.removeprefix("step_")) > 0:
+                raise ConfigError(
+                    f"the ledger in {run_dir.ledger} is empty, but the trainer of '{model_id}' has trained: "
+                    f"{state}. What the run has asked for and trained is lost with its ledger: restore the ledger, or "
+                    "begin in a new run directory"
+                )
+
+
 @dataclass
 class Past:
     """An earlier process's log and trajectories; empty at a run's first start."""
@@ -67,7 +80,10 @@ class Past:
 
     @classmethod
     def of(cls, store: LedgerStore | None, settings: DataflowSettings, rows: Mapping[str, int]) -> Past:
-        """Read what is there, and note that another process has begun. ConfigError for another dataset or seed."""
+        """Read what is there, and note that another process has begun.
+
+        ConfigError for another dataset or seed, or where trainers have begun and their ledger is gone.
+        """
         if store is None:
             return cls()
         origin, before = Origin(dict(rows), settings.experiment.seed), store.var("origin")
@@ -76,6 +92,8 @@ class Past:
                 f"the ledger in {settings.run_dir} was begun with {decode(before, Origin)}, not {origin}: "
                 "use another run directory"
             )
+        if before is None:
+            _never_begun(RunDirectory(settings.run_dir), settings.gconfigs)
         life = int(store.var("life") or b"-1") + 1
         store.commit([Var("origin", encode(origin)), Var("life", str(life).encode())])
         values = {model_id: store.var(published_name(model_id)) for model_id in settings.gconfigs}

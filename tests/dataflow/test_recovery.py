@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,22 @@ async def test_a_ledger_of_another_dataset_is_refused(run: Run) -> None:
         pass
     with pytest.raises(ConfigError, match="use another run directory"):
         run.dataflow(rows=11)
+
+
+@synchronous
+async def test_a_lost_ledger_of_a_run_that_has_trained_is_refused(run: Run, tmp_path: Path) -> None:
+    state = tmp_path / "recover" / "model0" / "step_000000"
+    state.mkdir(parents=True)  # before the first step there is nothing to lose
+    async with run.dataflow().running():
+        pass
+    state.rename(state.with_name("step_000046"))
+    async with run.dataflow().running():
+        pass
+    shutil.rmtree(tmp_path / "ledger")
+    for _ in range(2):  # what the refused one has left is no ledger either
+        with pytest.raises(ConfigError, match=r"/ledger is empty.*step_000046.*restore the ledger") as refusal:
+            run.dataflow()
+        assert str(tmp_path / "ledger") in str(refusal.value)
 
 
 @synchronous
