@@ -181,7 +181,7 @@ class DataServing:
             evicted = self._ready[model_id].add(group, self._deciding_step(group, policy))
             self._drop(evicted, DropReason.EVICTED)
         if served:
-            self._served[model_id] = self._batched(list(served), policy, 0.0)
+            self._served[model_id] = self._batched(served, self._made(served, policy), policy, 0.0)
         self._drop_stale(policy)
         self._changed.set()
 
@@ -237,16 +237,27 @@ class DataServing:
             groups = buffer.take(policy.batch_groups - len(replays))
         self._fills(policy).served(self._available(policy))
         kept_share = self._books.refill(policy.model_id).kept_share
+        try:
+            batch = self._made([*groups, *replays], policy)
+        except Exception:  # nothing was promised: the ledger has them as ready, and so they are
+            for group in groups:
+                buffer.add(group, self._deciding_step(group, policy))
+            raise
         ids = [tuple(group.group_id for group in part) for part in (groups, replays)]
         self._books.record(Serve(ids[0], policy.version, ids[1]))
         waited = asyncio.get_running_loop().time() - started
-        served = self._served[policy.model_id] = self._batched([*groups, *replays], policy, waited, kept_share)
+        served = self._batched([*groups, *replays], batch, policy, waited, kept_share)
+        self._served[policy.model_id] = served
         self._books.batched(policy.model_id, policy.version, served.reply.batch)
         return served
 
-    def _batched(self, groups: list[Group], policy: Policy, waited: float, kept_share: float = 1.0) -> Served:
-        trained = [self._masked(group, policy) for group in groups] if self._rules.mask else groups
-        batch = Batch.of(trained).check()
+    def _made(self, groups: Sequence[Group], policy: Policy) -> Batch:
+        """The batch of these groups, as it trains. DataError where they give none."""
+        return Batch.of([self._masked(group, policy) for group in groups] if self._rules.mask else groups).check()
+
+    def _batched(
+        self, groups: Sequence[Group], batch: Batch, policy: Policy, waited: float, kept_share: float = 1.0
+    ) -> Served:
         stats = {
             **self._statistics(),
             **self._buffer_stats(batch, policy),

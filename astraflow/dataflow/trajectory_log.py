@@ -6,6 +6,7 @@ why the group was dropped. Nothing in a run reads them back; the report shows th
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from astraflow.core.data import Group, Trajectory, Value
 from astraflow.core.observability.kept import PER_GROUP, PER_STEP
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.dataflow.ledger import DropReason
+
+log = logging.getLogger(__name__)
 
 UNDECODABLE = "\ufffd"
 """What a decoder shows for bytes that are no whole character yet."""
@@ -72,13 +75,17 @@ class TrajectoryLog:
     def _write(self, step: int, model_id: str, samples: Sequence[tuple[Group, Trajectory, str]]) -> None:
         if self._run_dir is None or not samples:
             return
-        lines = [msgspec.json.encode(self._line(step, *sample)) for sample in samples]
         path = self._run_dir.kept_trajectories(step, model_id if model_id in self._further else None)
-        path.write_bytes(b"\n".join(lines) + b"\n")
+        lines = [msgspec.json.encode(self._line(step, *sample)) for sample in samples]
+        try:
+            path.write_bytes(b"\n".join(lines) + b"\n")
+        except OSError as error:  # people read this, and it ends no run
+            log.warning("the sampled trajectories of step %d are not kept: %s: %s", step, path, error.strerror)
 
     def _line(self, step: int, group: Group, trajectory: Trajectory, outcome: str) -> dict[str, Any]:
         arrays = trajectory.arrays
         ids = arrays.ids.tolist()
+        text, pieces = self._texts(ids)
         reward = trajectory.reward
         return {
             "step": step,
@@ -94,13 +101,22 @@ class TrajectoryLog:
             "group_reward_mean": group.reward_mean,
             "lost": group.lost,
             "stop": trajectory.stop.value,
-            "text": self._decode(ids) if self._decode is not None else None,
-            "pieces": token_texts(self._decode, ids) if self._decode is not None else None,
+            "text": text,
+            "pieces": pieces,
             "ids": ids,
             "mask": arrays.mask.tolist(),
             "versions": arrays.versions.tolist(),
             "logprobs": [round(x, 5) for x in arrays.logprobs.tolist()],
         }
+
+    def _texts(self, ids: Sequence[int]) -> tuple[str | None, list[str] | None]:
+        """Text and pieces; what cannot be decoded says so."""
+        if self._decode is None:
+            return None, None
+        try:
+            return self._decode(ids), token_texts(self._decode, ids)
+        except Exception as error:  # a tokenizer of anybody's, and ids of anybody's
+            return f"(cannot be decoded: {type(error).__name__}: {error})", None
 
 
 def token_texts(decode: Callable[[Sequence[int]], str], ids: Sequence[int]) -> list[str]:

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from astraflow.core.data import Group, Value
+from astraflow.core.data import Batch, Group, Value
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.books import Books
 from astraflow.dataflow.data_serving import DataServing, ServingRules
-from astraflow.dataflow.ledger import Curate, DropReason, Finish, GroupKey, Issue, Lease, Ledger
+from astraflow.dataflow.ledger import Curate, DropReason, Finish, GroupKey, Issue, Lease, Ledger, State
 from astraflow.dataflow.policies import Policies
 from astraflow.dataflow.raas_pool import RaaSPool
 from astraflow.dataflow.scripted import manifest, trajectory
 from astraflow.dataflow.staleness import Admission
 from astraflow.dataflow.trajectory_log import TrajectoryLog
 from astraflow.dataflow.waiting import Waits
-from astraflow.errors import CallerError, ConflictError, DeadlineError, WorkflowError
+from astraflow.errors import CallerError, ConflictError, DataError, DeadlineError, WorkflowError
 
 
 class Bench:
@@ -83,6 +83,24 @@ def test_versions_one_to_five_with_a_bound_of_two_serve_three_to_five() -> None:
         ids = {version: bench.push(version) for version in range(1, 6)}
         assert await bench.batch(5) == [ids[3], ids[4], ids[5]]
         assert bench.books.ledger.counters.dropped == {DropReason.STALE: 2}
+
+    run(body)
+
+
+def test_a_batch_that_cannot_be_made_leaves_its_groups_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(groups: object) -> Batch:
+        raise DataError("no batch of these")
+
+    async def body() -> None:
+        bench = Bench(batch=2)
+        ids = [bench.push(0) for _ in range(2)]
+        with monkeypatch.context() as patched, pytest.raises(DataError, match="no batch of these"):
+            patched.setattr(Batch, "of", fail)
+            await bench.batch(0)
+        assert bench.books.ledger.groups(State.READY, "model0") == ids
+        assert not bench.serving.has_served("model0")
+        bench.books.ledger.validate()
+        assert await bench.batch(0) == ids
 
     run(body)
 

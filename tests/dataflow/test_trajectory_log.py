@@ -52,6 +52,18 @@ def test_a_few_of_each_kind_are_kept(tmp_path: Path) -> None:
     assert (first["versions"], first["logprobs"], first["reward"]) == ([-1, -1, 3, 4], [0, 0, -0.5, -0.5], 0.0)
 
 
+def test_what_cannot_be_decoded_is_written_as_such(tmp_path: Path) -> None:
+    def decode(ids: Sequence[int]) -> str:
+        raise OverflowError("out of range integral type conversion attempted")
+
+    log = TrajectoryLog(RunDirectory(tmp_path), decode)
+    log.trained(group(1), step=7)
+    log.collect("model0")()
+    first = read(tmp_path, "step_000007.jsonl")[0]
+    assert first["text"] == "(cannot be decoded: OverflowError: out of range integral type conversion attempted)"
+    assert (first["pieces"], first["ids"]) == (None, [0, 1, 2, 3])
+
+
 def test_each_step_starts_anew(tmp_path: Path) -> None:
     log = TrajectoryLog(RunDirectory(tmp_path))
     log.trained(group(1), step=1)

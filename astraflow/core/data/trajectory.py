@@ -17,6 +17,9 @@ import numpy as np
 from astraflow.core.data.generation import ModelResponse, StopReason
 from astraflow.errors import DataError
 
+INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens that are new in one turn: context, then what the policy sampled. Turns concatenate to the episode."""
@@ -52,20 +55,24 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         for name, kind in kinds.items():
             if getattr(self, name).dtype.kind not in kind:
                 raise DataError(f"{where}: {name} has dtype {getattr(self, name).dtype}")
-        if self.ids.size and self.ids.min() < 0:
-            raise DataError(f"{where}: ids holds {self.ids.min()}, a token id is 0 or more")
+        # what a batch holds, int32 and float32: a number that does not fit would wrap round or become infinite there
+        for name, least, most in (("ids", 0, INT32_MAX), ("mask", 0, 1), ("versions", -1, INT32_MAX)):
+            array = getattr(self, name)
+            if array.size and not least <= int(array.min()) <= int(array.max()) <= most:
+                raise DataError(f"{where}: {name} holds {array.min()} to {array.max()}, expected {least} to {most}")
         sampled = self.mask.astype(bool)
-        if self.mask.size and self.mask.max() > 1:
-            raise DataError(f"{where}: mask holds values other than 0 and 1")
-        if not np.isfinite(self.logprobs[sampled]).all() or (self.logprobs[sampled] > 1e-4).any():
-            raise DataError(f"{where}: a sampled token's logprob is not a finite number ≤ 0")
+        if not (np.abs(self.logprobs[sampled]) <= FLOAT32_MAX).all() or (self.logprobs[sampled] > 1e-4).any():
+            raise DataError(f"{where}: a sampled token's logprob is not a finite number ≤ 0 that float32 holds")
+        if self.logprobs[~sampled].any():
+            raise DataError(f"{where}: logprobs must be 0 on tokens that were not sampled")
         if (self.versions[sampled] < 0).any() or (self.versions[~sampled] != -1).any():
             raise DataError(f"{where}: versions must be ≥ 0 on sampled tokens and -1 elsewhere")
         return self
 
 
-LARGEST_REWARD = 3.4e38
-"""About float32's largest number."""
+LARGEST_REWARD = 1e15
+"""Its square is far below float32's largest number, 3.4e38: mean and variance stay finite, of 100 million samples too,
+and so does what a trainer makes of them."""
 
 CORRECT = 1 - 1e-6
 """A sample with at least this is right."""
@@ -85,7 +92,7 @@ class Value(msgspec.Struct, frozen=True, tag="value"):
 
     @property
     def is_number(self) -> bool:
-        """Whether it stays finite in a batch, which holds float32."""
+        """Whether it is finite, and what is computed from it in float32 too."""
         number = isinstance(self.value, int | float | np.number)
         return number and math.isfinite(self.value) and abs(self.value) <= LARGEST_REWARD
 
@@ -124,7 +131,9 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def check(self) -> Self:
         """Return self, or raise DataError naming the field: a foreign workflow may have put anything there."""
-        where = f"trajectory {self.sample_id} of task {self.task_id}"
+        where = f"trajectory {self.sample_id!r:.60} of task {self.task_id}"
+        if not isinstance(self.sample_id, int | np.integer) or not 0 <= self.sample_id <= INT64_MAX:
+            raise DataError(f"{where}: sample_id is not a number of 0 to {INT64_MAX}")
         if not isinstance(self.turns, tuple | list) or not self.turns:
             raise DataError(f"{where} has no turns: {self.turns!r:.60}, expected a tuple of Turn")
         for number, turn in enumerate(self.turns):
@@ -135,7 +144,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             kind = type(self.reward).__name__
             raise DataError(f"{where}: reward is a {kind} ({self.reward!r:.60}), expected Value(…) or Invalid(…)")
         if isinstance(self.reward, Value) and not self.reward.is_number:
-            raise DataError(f"{where}: reward is {self.reward.value}, expected a finite number")
+            raise DataError(f"{where}: reward is {self.reward.value}, expected a number within ± {LARGEST_REWARD:g}")
         if self.stop not in set(StopReason):
             raise DataError(f"{where}: stop is {self.stop!r:.60}, expected one of {', '.join(StopReason)}")
         return self

@@ -18,7 +18,7 @@ from astraflow.core.data import (
     decode,
     encode,
 )
-from astraflow.core.data.trajectory import Episode, Failed, GroupResult
+from astraflow.core.data.trajectory import LARGEST_REWARD, Episode, Failed, GroupResult
 from astraflow.errors import DataError
 
 
@@ -56,13 +56,21 @@ def test_a_turn_joins_context_and_response() -> None:
     [
         ({"ids": np.zeros(4, np.int32)}, "differ in shape"),
         ({"logprobs": np.zeros(5, np.float64)[:2]}, "differ in shape"),
-        ({"mask": np.array([0, 0, 1, 1, 2], np.uint8)}, "other than 0 and 1"),
+        ({"mask": np.array([0, 0, 1, 1, 2], np.uint8)}, "mask holds 0 to 2, expected 0 to 1"),
         ({"logprobs": np.array([0, 0, np.nan, 0, 0], np.float32)}, "logprob"),
         ({"logprobs": np.array([0, 0, 0.5, 0, 0], np.float32)}, "logprob"),
         ({"versions": np.array([-1, -1, 1, -1, 1], np.int32)}, "versions"),
         ({"versions": np.array([0, -1, 1, 1, 1], np.int32)}, "versions"),
         ({"ids": np.zeros(5, np.float32)}, "dtype"),
         ({"ids": np.array([1, 2, -1, 4, 5], np.int32)}, "ids holds -1"),
+        ({"ids": np.array([0, 0, 0, 0, -7], np.int32)}, "ids holds -7 to 0, expected 0 to"),
+        ({"ids": np.array([0, 0, 0, 0, 2**31], np.int64)}, "ids holds 0 to 2147483648, expected"),
+        ({"ids": np.array([0, 0, 0, 0, 2**64 - 1], np.uint64)}, "ids holds 0 to 18446744073709551615"),
+        ({"mask": np.array([0, 0, -1, 1, 1], np.int8)}, "mask holds -1 to 1"),
+        ({"versions": np.array([-1, -1, 1, 1, 2**31], np.int64)}, "versions holds -1 to 2147483648"),
+        ({"logprobs": np.array([0, 0, -1e300, 0, 0])}, "logprob is not .* that float32 holds"),
+        ({"logprobs": np.array([0, -np.inf, 0, 0, 0], np.float32)}, "logprobs"),
+        ({"logprobs": np.array([0, -0.5, 0, 0, 0], np.float32)}, "logprobs must be 0 on tokens that were not sampled"),
     ],
 )
 def test_a_misaligned_turn_is_named(change: dict[str, np.ndarray], words: str) -> None:
@@ -74,7 +82,19 @@ def test_a_misaligned_turn_is_named(change: dict[str, np.ndarray], words: str) -
     assert "turn 1 of trajectory 2 of task t9" in str(caught.value)
 
 
-@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+@pytest.mark.parametrize("sample", [-1, 2**63, "7", None])
+def test_a_sample_has_a_number_that_a_batch_holds(sample: int) -> None:
+    with pytest.raises(DataError, match=r"of task t: sample_id is not a number of 0 to 9223372036854775807"):
+        trajectory(sample).check()
+
+
+def test_statistics_of_the_largest_rewards_are_finite() -> None:
+    rewards = np.array([LARGEST_REWARD, -LARGEST_REWARD] * 2048, np.float32)
+    trajectory(reward=float(rewards[0])).check()
+    assert np.isfinite([rewards.mean(), rewards.var(dtype=np.float32), rewards.std(dtype=np.float32)]).all()
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), 1e30, -2e15])
 def test_a_reward_is_a_finite_number(reward: float) -> None:
     with pytest.raises(DataError, match="reward"):
         trajectory(reward=reward).check()
@@ -84,7 +104,7 @@ def test_a_reward_is_a_finite_number(reward: float) -> None:
     ("change", "words"),
     [
         ({"reward": 1.0}, r"reward is a float \(1.0\), expected Value"),
-        ({"reward": Value("1")}, "reward is 1, expected a finite number"),  # type: ignore[arg-type]
+        ({"reward": Value("1")}, "reward is 1, expected a number within"),  # type: ignore[arg-type]
         ({"reward": None}, "reward is a NoneType"),
         ({"turns": None}, "has no turns: None"),
         ({"turns": ([1, 2],)}, "turn 0 of .* is a list, expected a Turn"),
