@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import logging
 import os
 import socket
 import struct
@@ -27,6 +28,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from astraflow.core.weight_manager.transports.base import Bulk, Grant
 from astraflow.errors import CallerError, DeadlineError, PeerError
+
+log = logging.getLogger(__name__)
 
 REQUEST = struct.Struct("<16sQQ")
 FRAME = struct.Struct("<QQ")
@@ -47,6 +50,8 @@ STREAM_MIN = 16 * 2**20
 RETRIES = 4
 """Attempts in a row without progress before a fetch fails; the wait doubles from RETRY_WAIT_S."""
 RETRY_WAIT_S = 0.05
+ACCEPT_WAIT_S = 0.05
+"""Until a connection is accepted again after one could not be."""
 
 
 class BulkServer:
@@ -66,12 +71,14 @@ class BulkServer:
         self.port: int = self._socket.getsockname()[1]
         self._accepting = threading.Thread(target=self._accept, name="bulk-accept", daemon=True)
         self._streams: dict[socket.socket, threading.Thread] = {}
+        self._closing = threading.Event()
 
     def start(self) -> None:
         self._accepting.start()
 
     def close(self) -> None:
         """Stop accepting and cut the streams in progress; afterwards no thread reads what was lent."""
+        self._closing.set()
         _wake(self._socket)
         self._socket.close()
         self._accepting.join()
@@ -80,11 +87,17 @@ class BulkServer:
             thread.join()
 
     def _accept(self) -> None:
-        while True:
+        refused = False
+        while not self._closing.is_set():
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return  # closed
+            except OSError as error:  # closed, or no descriptor is free just now
+                if not (refused or self._closing.is_set()):
+                    log.warning("a weight stream cannot be accepted, and is tried again: %s", error.strerror)
+                refused = True
+                self._closing.wait(ACCEPT_WAIT_S)
+                continue
+            refused = False
             if self._places.acquire(blocking=False):
                 thread = threading.Thread(target=self._serve, args=(connection,), name="bulk-stream", daemon=True)
                 self._streams[connection] = thread

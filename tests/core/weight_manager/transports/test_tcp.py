@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -189,3 +190,29 @@ def test_ranges_cover_everything_once() -> None:
         assert len(ranges) == streams
         assert [a for a, _ in ranges[1:]] == [b for _, b in ranges[:-1]]
         assert (ranges[0][0], ranges[-1][1]) == (0, 100_000_001)
+
+
+def test_a_server_without_a_free_descriptor_serves_once_there_is_one(
+    server: BulkServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    into = bytearray(len(DATA))
+    assert fetch(server.port, into)
+    listener, left = server._socket, [3]
+
+    class Full:
+        def accept(self) -> object:
+            if left[0]:
+                left[0] -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return listener.accept()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(listener, name)
+
+    monkeypatch.setattr(server, "_socket", Full())
+    monkeypatch.setattr(tcp, "ACCEPT_WAIT_S", 0.001)
+    assert fetch(server.port, into)  # the accept that waits takes this one; the next ones fail
+    into = bytearray(len(DATA))
+    assert fetch(server.port, into)
+    assert (bytes(into), left) == (DATA, [0])
+    assert caplog.text.count("a weight stream cannot be accepted, and is tried again: Too many open files") == 1
