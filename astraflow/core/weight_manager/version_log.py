@@ -3,7 +3,7 @@
     RUN/versions/published-MODEL.jsonl   by the trainer: a Catalogue, then a PublishedVersion per version
     RUN/versions/served-RAAS.jsonl       by each RaaS: a ServedVersion per version that its engine proved; alarms
 
-Lines are appended and flushed; a last line that a crash cut is passed over by readers.
+Lines are appended and flushed; a last line that a crash cut is passed over by readers, and cut off by who appends next.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from astraflow.core.data import Manifest
+from astraflow.core.observability.lines import append_to_lines
 from astraflow.errors import DataError
 
 
@@ -128,7 +129,7 @@ class VersionLog:
 
     def _append(self, line: Line) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("ab") as file:
+        with append_to_lines(self._path) as file:
             file.write(msgspec.json.encode(line) + b"\n")
 
 

@@ -16,7 +16,7 @@ from astraflow.core.data import Manifest
 from astraflow.core.weight_manager.digest import build_manifest
 from astraflow.core.weight_manager.layout import lay_out
 from astraflow.core.weight_manager.provenance import changed_tensors, history, verify
-from astraflow.core.weight_manager.version_log import VersionLog, published_log, served_log
+from astraflow.core.weight_manager.version_log import Alarm, VersionLog, published_log, read_logs, served_log
 from astraflow.errors import DataError
 
 LAYOUT = lay_out([("embed", (2, 3), "float32"), ("w", (4,), "float32")], {"embed": ("head",)})
@@ -164,3 +164,12 @@ def test_a_line_that_a_crash_cut_is_passed_over_and_a_broken_one_is_not(run: Run
 def test_a_directory_without_versions_is_no_proof(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no log of weight versions"):
         verify(tmp_path)
+
+
+def test_a_line_that_a_crash_cut_is_not_glued_to_the_next(tmp_path: Path) -> None:
+    for name in (published_log(tmp_path, "model0"), served_log(tmp_path, "raas-0")):
+        name.parent.mkdir(exist_ok=True)
+        name.write_bytes(b'{"type":"Alarm","raas":"raas-0","mod')
+    VersionLog(published_log(tmp_path, "model0")).alarm("raas-0", "model0", 0, "first")
+    VersionLog(served_log(tmp_path, "raas-0")).alarm("raas-0", "model0", 0, "second")
+    assert [line.reason for line in read_logs(tmp_path) if isinstance(line, Alarm)] == ["first", "second"]

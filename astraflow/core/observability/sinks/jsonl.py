@@ -7,15 +7,16 @@ from typing import Any
 
 import msgspec
 
+from astraflow.core.observability.lines import append_to_lines
 from astraflow.core.observability.sinks.base import Record
 from astraflow.errors import DataError
 
 
 class JsonlSink:
-    """Appends to `path`; each line is complete on disk when `write` returns."""
+    """Appends to `path`; each line is complete on disk when `write` returns, and a torn last line is cut off first."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("ab")
+        self._file = append_to_lines(path)
 
     def write(self, record: Record) -> None:
         line = {"step": record.step, "time": record.time, **record.stats}

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from astraflow.core.observability.sinks.base import Record
 from astraflow.core.observability.sinks.jsonl import JsonlReader, JsonlSink
 
@@ -28,3 +30,17 @@ def test_a_second_sink_goes_on_where_the_first_ended(tmp_path: Path) -> None:
         sink.write(Record(step=step, time=0.0, stats={}))
         sink.close()
     assert [line["step"] for line in JsonlReader(path).read()] == [1, 2]
+
+
+@pytest.mark.parametrize("torn", [b'{"step": 2, "ti', b'{"step": 2, "name": "' + b"x" * 100_000])
+@pytest.mark.parametrize("before", [b'{"step": 1}\n', b""])
+def test_a_last_line_that_was_torn_by_a_kill_is_cut_off(tmp_path: Path, before: bytes, torn: bytes) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(before + torn)
+    reader = JsonlReader(path)
+    first = reader.read()
+    sink = JsonlSink(path)
+    sink.write(Record(step=2, time=0.0, stats={}))
+    sink.close()
+    assert path.read_bytes() == before + b'{"step":2,"time":0.0}\n'
+    assert [line["step"] for line in first + reader.read()] == ([1, 2] if before else [2])
