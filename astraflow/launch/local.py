@@ -115,10 +115,20 @@ class LocalProcesses:
     def listening(self, names: Collection[str], timeout: float = START_TIMEOUT) -> dict[str, Announcement]:
         """Wait until each of the named processes listens; return name → announcement.
 
-        PeerError with the last log lines where any process of the run ends meanwhile.
+        PeerError with the last log lines where any process of the run ends meanwhile, but for one that was killed and
+        is started again: who ends by itself so early would do so again.
         """
-        awaited = [child for child in self._children() if child.name in names]
-        return await_announcement(self._run_dir, awaited, timeout, watched=self._children())
+        deadline = time.monotonic() + timeout
+        while True:
+            children = self._children()
+            awaited = [child for child in children if child.name in names]
+            try:
+                return await_announcement(self._run_dir, awaited, deadline - time.monotonic(), watched=children)
+            except PeerError:
+                ended = [child for child in children if (code := child.returncode) is not None and code >= 0]
+                killed = [child for child in children if (code := child.returncode) is not None and code < 0]
+                if ended or not all(self._start_again(child) for child in killed):
+                    raise
 
     def watch(
         self,

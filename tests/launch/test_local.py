@@ -146,6 +146,31 @@ def test_a_service_that_is_killed_ends_the_run_at_once(run_dir: RunDirectory) ->
     assert gone([announced.pid for announced in found.values()])
 
 
+def test_a_service_that_is_killed_while_it_starts_is_started_again(run_dir: RunDirectory) -> None:
+    said: list[str] = []
+    with LocalProcesses(run_dir, restarts=Restarts(1, said.append)) as processes:
+        processes.spawn([spec(run_dir, "dataflow")])
+        [first] = processes._children()
+        os.kill(first.pid, signal.SIGKILL)
+        second = processes.listening(["dataflow"])["dataflow"].pid
+        assert second != first.pid
+        assert said == ["dataflow: killed by SIGKILL; started again (1 of 1)"]
+        # one that listens already is watched while others start
+        os.kill(second, signal.SIGKILL)
+        processes.spawn([spec(run_dir, "raas-0")])
+        with pytest.raises(PeerError, match=r"dataflow .* killed by SIGKILL"):
+            processes.listening(["raas-0"])
+
+
+def test_a_service_that_fails_while_it_starts_is_not_started_again(run_dir: RunDirectory) -> None:
+    said: list[str] = []
+    with LocalProcesses(run_dir, restarts=Restarts(3, said.append)) as processes:
+        processes.spawn([spec(run_dir, "dataflow", "fail")])
+        with pytest.raises(PeerError, match=r"(?s)exit code 3.*the reason of it all"):
+            processes.listening(["dataflow"])
+    assert said == []
+
+
 def test_one_of_a_kind_may_die_while_another_lives_and_the_last_one_may_not(run_dir: RunDirectory) -> None:
     said: list[str] = []
     gone: list[str] = []
