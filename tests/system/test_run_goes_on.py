@@ -1,11 +1,13 @@
 """A real run whose train worker, Dataflow, RaaS and at last launcher are killed -9: it goes on by itself, and the last
-time when it is started again. Nothing is lost, nothing trained twice.
+time when it is started again, from the older of its two states, as the newest is damaged. Nothing is lost, nothing
+trained twice.
 """
 
 import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +33,19 @@ def kill(run_dir: Path, name: str) -> None:
     os.kill(announced.pid, signal.SIGKILL)
 
 
+def damage_newest_state(run_dir: Path) -> Path:
+    """Flip a bit of it, once the trainer has followed its launcher."""
+    trainer = RunDirectory(run_dir, create=False).endpoint("train_worker-model0")
+    assert trainer is not None
+    while trainer.alive:
+        time.sleep(0.05)
+    state = sorted((run_dir / "recover" / "model0").glob("step_*"))[-1] / "state.safetensors"
+    content = bytearray(state.read_bytes())
+    content[-1] ^= 1
+    state.write_bytes(content)
+    return state
+
+
 def test_a_killed_run_goes_on(
     launch: Callable[..., subprocess.Popen[str]],
     follow: Callable[[subprocess.Popen[str], str], list[str]],
@@ -47,10 +62,12 @@ def test_a_killed_run_goes_on(
             said += follow(first, f"/{STEPS} ")
         finally:
             first.kill()
+    damaged = damage_newest_state(run_dir)
     second = launch(run_dir, *small_run, *LONG)
     rest, _ = second.communicate(timeout=120)
     assert second.returncode == 0, "".join(said) + rest
     assert f"the run in {run_dir} goes on" in rest
+    assert f"the state in {damaged} is damaged" in RunDirectory(run_dir).log("train_worker-model0").read_text()
 
     summary = json.loads((run_dir / "summary.json").read_text())
     assert summary["rl_steps"] == STEPS
