@@ -27,13 +27,21 @@ MISCONFIGURED = 2
 
 
 def recover_config(config: RunConfig) -> RecoverConfig:
-    """How the run recovers. ConfigError where its trainers do not agree."""
+    """How the run recovers. ConfigError where its trainers do not agree, or Dataflow lets go too soon."""
     found = {trainer.recover.model_dump_json(): trainer.recover for trainer in config.trainers.values()}
     if len(found) > 1:
         raise ConfigError(
             f"the trainers of a run recover alike; they have: {', '.join(found)}; set trainer_base.recover"
         )
-    return next(iter(found.values()))
+    recover, kept = next(iter(found.values())), config.dataflow.ledger.keep_steps
+    longest = max(trainer.total_train_steps for trainer in config.trainers.values())
+    # back from just before a state is kept to the older one of the two that there are
+    if recover.enabled and kept < min(2 * recover.freq_steps, longest):
+        raise ConfigError(
+            f"dataflow.ledger.keep_steps is {kept}: a trainer that keeps a state every {recover.freq_steps} steps "
+            f"(recover.freq_steps) may go back {2 * recover.freq_steps}; set it to that or more"
+        )
+    return recover
 
 
 class Restarts:

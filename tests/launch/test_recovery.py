@@ -87,6 +87,14 @@ def test_a_run_that_ended_or_is_another_does_not_go_on(tmp_path: Path, run_yaml:
         begin(tmp_path / "nowhere", config(run_yaml, "resume"), said)
 
 
+def test_what_a_trainer_may_go_back_to_is_kept(tmp_path: Path, run_yaml: Path) -> None:
+    seldom = ("trainer_base.recover.freq_steps=50", "trainer_base.total_train_steps=90")
+    with pytest.raises(ConfigError, match=r"keep_steps is 64: .* every 50 steps .* may go back 100"):
+        begin(tmp_path / "run", config(run_yaml, "auto", *seldom), Said())
+    for enough in ("dataflow.ledger.keep_steps=100", "trainer_base.total_train_steps=64"):
+        recover_config(config(run_yaml, "auto", *seldom, enough))
+
+
 def test_restarts_are_bounded_and_said(tmp_path: Path, run_yaml: Path) -> None:
     run = config(run_yaml, "fault", "trainer_base.recover.retries=2")
     run_dir, said = RunDirectory(tmp_path / "run"), Said()
