@@ -138,6 +138,7 @@ CASES = [
     Case("begun", "POST /notify_version", version(1, 2), 409, "was announced with another step or digest"),
     Case("begun", "POST /notify_version", version(2, 3), 409, "step 3 of 'model0' does not follow step 1"),
     Case("begun", "POST /notify_version", version(2, 2), 409, "was trained on no batch: none is served"),
+    Case("begun", "POST /notify_version", version(1764500000, 2), 400, "highest number so far, 1: at most 65537 can"),
     Case("begun", "POST /notify_version", version(2, 1, manifest=None), 400, "has no manifest"),
     Case("begun", "POST /notify_version", version(2, 1, manifest=manifest(3)), 400, "expected 2 of 'model0'"),
     # ---- RaaS, which serves version 3
