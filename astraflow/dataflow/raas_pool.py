@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from astraflow.core.protocol.http import is_address
 from astraflow.core.protocol.messages import RegisterRaaSRequest
 from astraflow.dataflow.policies import Published, PublishedVersions
 from astraflow.dataflow.quarantine import Quarantine
@@ -154,16 +155,7 @@ class RaaSPool:
 
         CallerError, and nothing registered, if its capabilities do not fit.
         """
-        capabilities = request.capabilities
-        concurrency = capabilities.get("max_concurrency", DEFAULT_CONCURRENCY)
-        models = capabilities.get("models", list(self.model_ids))
-        if not isinstance(concurrency, int) or concurrency < 1:
-            raise CallerError(f"capabilities.max_concurrency must be a positive integer, got {concurrency!r}")
-        if not isinstance(models, list) or not all(model_id in models for model_id in self.model_ids):
-            raise CallerError(f"capabilities.models {models!r} lack one of {', '.join(self.model_ids)}")
-        if not request.uid or not request.raas_url.startswith(("http://", "https://")):
-            raise CallerError("uid is empty or raas_url is not an http address")
-        incarnation = str(capabilities.get("incarnation", ""))
+        concurrency, models, incarnation = self._checked(request)
         known = self._by_uid.get(request.uid)
         same = known is not None and (known.url, known.incarnation) == (request.raas_url, incarnation)
         if known is not None and same and known.health is not Health.DEAD:
@@ -194,6 +186,23 @@ class RaaSPool:
         self._by_key[instance.key] = self._by_uid[instance.uid] = instance
         self._changed()
         return Registration(instance, new=True, replaced=replaced)
+
+    def _checked(self, request: RegisterRaaSRequest) -> tuple[int, list[str], str]:
+        """max_concurrency, models and incarnation of a registration; CallerError names the field that does not fit."""
+        if not request.uid:
+            raise CallerError("uid is empty")
+        if not is_address(request.raas_url):
+            raise CallerError(f"raas_url {request.raas_url!r} is not an http address: http://host:port is expected")
+        capabilities = request.capabilities
+        concurrency = capabilities.get("max_concurrency", DEFAULT_CONCURRENCY)
+        models = capabilities.get("models", list(self.model_ids))
+        if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
+            raise CallerError(f"capabilities.max_concurrency must be a positive integer, got {concurrency!r}")
+        if not isinstance(models, list) or not all(isinstance(model_id, str) for model_id in models):
+            raise CallerError(f"capabilities.models must be a list of names, got {models!r}")
+        if not set(self.model_ids) <= set(models):
+            raise CallerError(f"capabilities.models {models!r} lack one of {', '.join(self.model_ids)}")
+        return concurrency, models, str(capabilities.get("incarnation", ""))
 
     def prepared(self, key: str, now: float) -> None:
         """Its workflows are set up: it may get work, unless its name is in quarantine, or has died once too often."""

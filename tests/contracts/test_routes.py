@@ -119,6 +119,14 @@ CASES = [
     Case("fresh", "POST /register_raas", raas(max_concurrency="9"), 400, "must be a positive integer, got '9'"),
     Case("fresh", "POST /register_raas", raas(models=["model9"]), 400, "lack one of model0"),
     Case("fresh", "POST /register_raas", raas(models=[[]]), 400, "capabilities.models"),
+    Case("fresh", "POST /register_raas", raas(models=["model0", {"x": 1}]), 400, "models must be a list of names"),
+    Case("fresh", "POST /register_raas", raas(max_concurrency=True), 400, "must be a positive integer, got True"),
+    *(
+        Case(
+            "fresh", "POST /register_raas", {**raas(), "raas_url": url}, 400, f"raas_url '{url}' is not an http address"
+        )
+        for url in ("http://", "http://[::1", "http://h:99999999", "http:///path")
+    ),
     Case("fresh", "POST /deregister_raas", {}, 400, "uid"),
     Case("fresh", "POST /deregister_trainer", {"model_id": "model9"}, 409, "unknown model_id 'model9'"),
     Case("fresh", "POST /deregister_trainer", {"model_id": "model0"}, 409, "no trainer of 'model0' has called /ready"),
