@@ -123,10 +123,12 @@ class DataAcquisition:
         return Order(key, WORKFLOW_ID, tuple(self._task(group_id) for group_id in group_ids))
 
     def expire(self) -> None:
-        """Requeue what no RaaS answered in time."""
+        """Requeue what no RaaS answered in time. Who took it has failed: others are to have what it would take next."""
         moved = self._books.record(Expire(self._clock()))
         if moved:
             log.warning("%d leases are over their deadline and back in the queue", len(moved))
+        for lost in moved:
+            self._fail(lost.owner, f"no result within {self._lease_s:g} s")
 
     def _allowed(self, instances: Iterable[Instance], most_running: int, queued: int) -> dict[str, int]:
         """key → the groups that its versions let start; most instances serve the same ones."""
@@ -203,9 +205,11 @@ class DataAcquisition:
         failed = [e for e in result.episodes if isinstance(e, Failed)]
         if len(failed) < len(result.episodes):
             self._pool.group_succeeded(key, seconds, self._clock())
-        elif any(e.reason != CUT for e in failed) and self._pool.group_failed(
-            key, f"{failed[0].reason}: {failed[0].detail}", self._clock()
-        ):
+        elif any(e.reason != CUT for e in failed):
+            self._fail(key, f"{failed[0].reason}: {failed[0].detail}")
+
+    def _fail(self, key: str, reason: str) -> None:
+        if self._pool.group_failed(key, reason, self._clock()):
             instance = self._pool.get(key)
             log.error("RaaS %s gets no work: %s", key, instance.reason if instance is not None else "")
 

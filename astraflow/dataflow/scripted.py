@@ -7,6 +7,7 @@ For tests and benches. They speak the real protocol, so that everything between 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
@@ -326,6 +327,7 @@ class Rehearsal:
         trajectories: TrajectoryLog | None = None,
         store: LedgerStore | None = None,
         eval_log: EvalLog | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """rows: of the only rollout dataset, or by dataset."""
         self.raas: dict[str, RaaSPeer] = {}
@@ -337,6 +339,7 @@ class Rehearsal:
             trajectories or TrajectoryLog(None),
             store=store,
             eval_log=eval_log,
+            clock=clock,
         )
         self.app = create_app(self.service, self.TOKEN)
         self.client = DataflowClient("http://dataflow", self.TOKEN, transport=in_process(self.app))

@@ -224,6 +224,8 @@ class AstraFlow:
             self.waits,
             exclusive=settings.dataflow.eval.mode == "exclusive",
             timeout_s=settings.dataflow.eval.timeout_s,
+            lease_s=LEASE_FACTOR * settings.dataflow.episode_timeout_s,
+            clock=self._clock,
             share=settings.dataflow.eval.share,
             log=self._eval_log,
             seed=settings.experiment.seed,
@@ -319,6 +321,7 @@ class AstraFlow:
             for model_id in self.attendance.poll(self._clock()):
                 self._missing(model_id, f"silent for {self.attendance.deadline_s:g} s")
             self.acquisition.expire()
+            self.evaluation.expire()
             self._measure()
             self.recovery.snapshot_if_due()
             self._wake.set()
