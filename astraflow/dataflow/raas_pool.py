@@ -18,6 +18,7 @@ from typing import Any
 
 from astraflow.core.protocol.http import is_address
 from astraflow.core.protocol.messages import RegisterRaaSRequest
+from astraflow.dataflow.farewells import Farewells
 from astraflow.dataflow.policies import Published, PublishedVersions
 from astraflow.dataflow.quarantine import Quarantine
 from astraflow.dataflow.raas_speed import Speeds
@@ -137,6 +138,7 @@ class RaaSPool:
         self.rules = rules or PoolRules()
         self.speeds = Speeds()
         self._quarantine = Quarantine(self.rules.quarantine_failures, self.rules.quarantine_s)
+        self._farewells = Farewells(self.rules.silent_s)
         self._seats = dict(seats or {})
         self._by_key: dict[str, Instance] = {}
         self._by_uid: dict[str, Instance] = {}
@@ -215,10 +217,23 @@ class RaaSPool:
             else:
                 self._turn(instance, Health.HEALTHY)
 
-    def drain(self, uid: str) -> Instance | None:
-        """No new work; None for an unknown uid."""
+    def has_left(self, request: RegisterRaaSRequest, now: float) -> bool:
+        """Is this a heartbeat of a process that left? One that still drains is heard as before."""
+        incarnation = str(request.capabilities.get("incarnation", ""))
+        left = self._farewells.holds(request.uid, request.raas_url, incarnation, now)
+        known = self._by_uid.get(request.uid)
+        return left and (known is None or known.health is not Health.DRAINING)
+
+    def drain(self, uid: str, now: float, incarnation: str = "") -> Instance | None:
+        """No new work, and its next heartbeats do not bring it back.
+
+        None for an unknown uid, and where another incarnation than the given one has its place.
+        """
         instance = self._by_uid.get(uid)
-        if instance is not None and instance.health is not Health.DEAD:
+        if instance is None or (incarnation and instance.incarnation != incarnation):
+            return None
+        self._farewells.note(uid, instance.url, instance.incarnation, now)
+        if instance.health is not Health.DEAD:
             self._turn(instance, Health.DRAINING, "it leaves")
         return instance
 

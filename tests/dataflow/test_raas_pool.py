@@ -261,10 +261,10 @@ def test_a_heartbeat_does_not_clear_a_failed_call() -> None:
 
 def test_draining_gets_no_work_and_no_versions() -> None:
     pool = pool_of("r")
-    pool.drain("r")
+    pool.drain("r", 0.0)
     pool.versions.publish(published(1))
     assert (pool.serving, pool.target("r#1")) == ([], None)
-    assert pool.drain("unknown") is None
+    assert pool.drain("unknown", 0.0) is None
 
 
 def test_giving_back_twice_is_a_bug() -> None:
@@ -301,7 +301,7 @@ def test_random_lives_keep_the_pool_consistent(seed: int) -> None:
             case 5:
                 pool.missed(now)
             case 6:
-                pool.drain(chance.choice("abc"))
+                pool.drain(chance.choice("abc"), now)
             case 7:
                 pool.prepared(key, now)
             case _:
