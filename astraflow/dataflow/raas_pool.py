@@ -271,6 +271,16 @@ class RaaSPool:
             self._turn(instance, Health.SUSPECT, reason)
         return False
 
+    def doubted(self, key: str) -> bool:
+        """Has a call failed since the last one that succeeded?"""
+        instance = self._by_key.get(key)
+        return instance is not None and instance.failure_count > 0
+
+    def lacking(self, key: str, served: Collection[str]) -> list[str]:
+        """Models whose version was proved by an instance that now says to serve only these."""
+        instance = self._by_key.get(key)
+        return [] if instance is None else sorted(instance.verified.keys() - set(served))
+
     def missed(self, now: float) -> list[str]:
         """Suspect who missed its heartbeats; returns the keys of those that are to be asked whether they live."""
         late = [i for i in self.live if now - i.last_seen > self.rules.silent_s and not i.asked]

@@ -139,6 +139,12 @@ class ScriptedRaaS:
         async with self._news:
             self._news.notify_all()
 
+    def restart(self) -> None:
+        """Be another process at the same address, which knows nothing of what this one had."""
+        self.dead = False
+        for state in (self.running, self.workflows, self._versions, *self._results.values(), *self._sent.values()):
+            state.clear()
+
     async def finish(self, task_ids: Sequence[str] | None = None, versions: Sequence[int] | None = None) -> int:
         """End held tasks (None: all), optionally with tokens of these versions; returns how many ended."""
         ids = [i for i in (list(self.running) if task_ids is None else task_ids) if i in self.running]

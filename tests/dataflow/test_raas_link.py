@@ -203,6 +203,29 @@ def test_leaving_without_draining_requeues_at_once(make_settings: MakeSettings) 
     run(make_settings(), test)
 
 
+def test_a_process_that_was_started_anew_and_does_not_say_so_is_found_out(make_settings: MakeSettings) -> None:
+    """At the same address and without an incarnation: its first answer after a failed call serves no version."""
+
+    async def test(rehearsal: Rehearsal) -> None:
+        peer = raas("r", hold=True)
+        await rehearsal.join(peer)
+        await rehearsal.trainer(4).begin()
+        await until(lambda: len(peer.running) == 6)
+        held = [group_id for _, group_id, _ in peer.submitted]
+        await peer.die()
+        await until(lambda: rehearsal.service.pool.doubted("r#1"))
+        peer.restart()
+        assert (await rehearsal.join(peer)).pool_size == 1  # its heartbeat
+        await until(lambda: rehearsal.service.pool.live == [])
+        assert "serves no version of model0 any more" in rehearsal.service.raas_pool()["instances"][0]["reason"]
+        await rehearsal.join(peer)  # its next heartbeat
+        await until(lambda: len(peer.running) == 6)
+        assert [group_id for _, group_id, _ in peer.submitted] == held + held
+        assert peer.workflows
+
+    run(make_settings(), test)
+
+
 @pytest.mark.parametrize("drain", [True, False])
 @pytest.mark.parametrize("capabilities", [{}, {"incarnation": "1"}])
 def test_who_was_told_to_leave_is_not_brought_back_by_its_heartbeats(
