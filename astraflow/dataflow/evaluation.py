@@ -294,7 +294,8 @@ class Evaluation:
                 with self._spans.span("evaluate", version=max(numbers.values()), tasks=self._round.total):
                     await self._waits.until(who, self._waits_on, self._timeout_s, self._finished(self._round))
                 await asyncio.to_thread(self._log.collect(max(numbers.values())))
-                self.last = self._round.results(self._seed)
+                # the bootstrap of large datasets takes a while
+                self.last = await asyncio.to_thread(self._round.results, self._seed)
             finally:
                 self._log.clear()
                 self._close(self._round)
