@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 WORKFLOW_ID = "default"
 """The training workflow's id at every RaaS."""
 
+REMEMBERED = 4096
+"""Results without a lease that are known when they come again."""
+
 
 @dataclass(frozen=True)
 class Flow:
@@ -84,6 +87,8 @@ class DataAcquisition:
         self._clock = clock
         self._session_key = session_key
         self._affinity = Affinity()
+        self._ignored: dict[tuple[str, str], None] = {}
+        """The newest results without a lease: who returned which."""
 
     # ---- out -------------------------------------------------------------------------------------------------------
 
@@ -175,7 +180,7 @@ class DataAcquisition:
             group_id = _group_id(item.task_id)
             entry = self._books.ledger.get(group_id)
             if entry is None or entry.owner != key or item.task_id != self.task_id(entry):
-                self._books.record(Finish(group_id, key, (), DropReason.REJECTED))
+                self._ignore(key, group_id, item.task_id)
                 continue
             self._books.arrived(group_id, item.result)
             row = self._rows[entry.prompt_id]
@@ -190,6 +195,15 @@ class DataAcquisition:
                 self._books.record(LoseLeases(key, (group_id,)))
                 continue
             self._close(occurrence, key, outcomes, drop)
+
+    def _ignore(self, key: str, group_id: int, task_id: str) -> None:
+        """Count a result without a lease, once however often it comes."""
+        if (key, task_id) in self._ignored:
+            return
+        self._ignored[key, task_id] = None
+        if len(self._ignored) > REMEMBERED:
+            del self._ignored[next(iter(self._ignored))]
+        self._books.record(Finish(group_id, key, (), DropReason.REJECTED))
 
     def returned(self, key: str, task_ids: list[str]) -> None:
         self._books.record(LoseLeases(key, tuple(_group_id(task_id) for task_id in task_ids)))

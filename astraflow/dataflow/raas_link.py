@@ -276,8 +276,12 @@ class RaaSLink:
             if not desk.expects(self._key):
                 await self.news.wait()
                 continue
+            asked = self._links.clock()
             request = m.PullRequest(timeout=self._pool.rules.heartbeat_s, lane=lane, ack=ack)
             items = await self._insist(partial(self._client.pull, request))
+            if all(item.task_id in ack for item in items):
+                # nothing new: who answers at once all the same is not asked again at once
+                await asyncio.sleep(max(0.0, asked + min(RETRY_S, request.timeout) - self._links.clock()))
             # acknowledged with the next pull, that is after the results are in the ledger
             ack = [item.task_id for item in items]
             if self._pool.doubted(self._key):
