@@ -142,8 +142,12 @@ class ScriptedRaaS:
     def restart(self) -> None:
         """Be another process at the same address, which knows nothing of what this one had."""
         self.dead = False
-        for state in (self.running, self.workflows, self._versions, *self._results.values(), *self._sent.values()):
-            state.clear()
+        self.running.clear()
+        self.workflows.clear()
+        self._versions.clear()
+        for lane in self._results:
+            self._results[lane].clear()
+            self._sent[lane].clear()
 
     async def finish(self, task_ids: Sequence[str] | None = None, versions: Sequence[int] | None = None) -> int:
         """End held tasks (None: all), optionally with tokens of these versions; returns how many ended."""
