@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 import numpy as np
@@ -151,7 +152,7 @@ async def main(url: str, folder: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     client = DataflowClient(url, token)
-    capabilities = {"max_concurrency": ROOM, "models": [MODEL], "backend": "table"}
+    capabilities = {"max_concurrency": ROOM, "models": [MODEL], "backend": "table", "incarnation": uuid4().hex}
     registration = m.RegisterRaaSRequest(uid=raas.uid, raas_url=server.url, capabilities=capabilities)
     while not stopping.is_set():
         try:

@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 WORKFLOW_ID = "default"
 """The training workflow's id at every RaaS."""
 
+REMEMBERED = 4096
+"""Results without a lease that are known when they come again."""
+
 
 @dataclass(frozen=True)
 class Flow:
@@ -84,6 +87,8 @@ class DataAcquisition:
         self._clock = clock
         self._session_key = session_key
         self._affinity = Affinity()
+        self._ignored: dict[tuple[str, str], None] = {}
+        """The newest results without a lease: who returned which."""
 
     # ---- out -------------------------------------------------------------------------------------------------------
 
@@ -123,10 +128,12 @@ class DataAcquisition:
         return Order(key, WORKFLOW_ID, tuple(self._task(group_id) for group_id in group_ids))
 
     def expire(self) -> None:
-        """Requeue what no RaaS answered in time."""
+        """Requeue what no RaaS answered in time. Who took it has failed: others are to have what it would take next."""
         moved = self._books.record(Expire(self._clock()))
         if moved:
             log.warning("%d leases are over their deadline and back in the queue", len(moved))
+        for lost in moved:
+            self._fail(lost.owner, f"no result within {self._lease_s:g} s")
 
     def _allowed(self, instances: Iterable[Instance], most_running: int, queued: int) -> dict[str, int]:
         """key → the groups that its versions let start; most instances serve the same ones."""
@@ -173,7 +180,7 @@ class DataAcquisition:
             group_id = _group_id(item.task_id)
             entry = self._books.ledger.get(group_id)
             if entry is None or entry.owner != key or item.task_id != self.task_id(entry):
-                self._books.record(Finish(group_id, key, (), DropReason.REJECTED))
+                self._ignore(key, group_id, item.task_id)
                 continue
             self._books.arrived(group_id, item.result)
             row = self._rows[entry.prompt_id]
@@ -189,6 +196,15 @@ class DataAcquisition:
                 continue
             self._close(occurrence, key, outcomes, drop)
 
+    def _ignore(self, key: str, group_id: int, task_id: str) -> None:
+        """Count a result without a lease, once however often it comes."""
+        if (key, task_id) in self._ignored:
+            return
+        self._ignored[key, task_id] = None
+        if len(self._ignored) > REMEMBERED:
+            del self._ignored[next(iter(self._ignored))]
+        self._books.record(Finish(group_id, key, (), DropReason.REJECTED))
+
     def returned(self, key: str, task_ids: list[str]) -> None:
         self._books.record(LoseLeases(key, tuple(_group_id(task_id) for task_id in task_ids)))
 
@@ -203,9 +219,11 @@ class DataAcquisition:
         failed = [e for e in result.episodes if isinstance(e, Failed)]
         if len(failed) < len(result.episodes):
             self._pool.group_succeeded(key, seconds, self._clock())
-        elif any(e.reason != CUT for e in failed) and self._pool.group_failed(
-            key, f"{failed[0].reason}: {failed[0].detail}", self._clock()
-        ):
+        elif any(e.reason != CUT for e in failed):
+            self._fail(key, f"{failed[0].reason}: {failed[0].detail}")
+
+    def _fail(self, key: str, reason: str) -> None:
+        if self._pool.group_failed(key, reason, self._clock()):
             instance = self._pool.get(key)
             log.error("RaaS %s gets no work: %s", key, instance.reason if instance is not None else "")
 

@@ -7,6 +7,7 @@ concurrent one they are a share of the pool and the others go on. What was in fl
 
     run      waits for `changed`, unblocked by results; its deadline is eval.timeout_s
     assign   called by the dispatch loop: tasks for instances that serve the pinned versions
+    expire   called by the clock loop: tasks without a result in time go to others
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import msgspec
 import numpy as np
@@ -65,6 +67,8 @@ class EvalTask:
     row: int
     greedy: bool
     task: m.Task
+    deadline: float = inf
+    """When its lease ends."""
 
     def again(self) -> EvalTask:
         """The task under another name: a RaaS runs none twice whose result was fetched."""
@@ -87,6 +91,8 @@ class EvalRound:
         """Why it cannot be finished."""
         self._pending = deque(tasks)
         self._leased: dict[str, dict[str, EvalTask]] = {}
+        self.late: set[str] = set()
+        """Owners that let a lease end without a result: others score the rest, where there are others."""
 
     @property
     def finished(self) -> bool:
@@ -105,13 +111,25 @@ class EvalRound:
         """owner → tasks it works on."""
         return {owner: len(held) for owner, held in self._leased.items() if held}
 
-    def lease(self, owner: str, workflow_id: str, most: int) -> list[EvalTask]:
+    def lease(self, owner: str, workflow_id: str, most: int, deadline: float = inf) -> list[EvalTask]:
         """Give out up to `most` tasks of one workflow, those at the head of the queue."""
         taken: list[EvalTask] = []
         while self._pending and len(taken) < most and self._pending[0].workflow_id == workflow_id:
-            taken.append(self._pending.popleft())
+            taken.append(replace(self._pending.popleft(), deadline=deadline))
         self._leased.setdefault(owner, {}).update((t.task.task_id, t) for t in taken)
         return taken
+
+    def expire(self, now: float) -> dict[str, list[str]]:
+        """Leases over their deadline are lost; returns owner → task ids."""
+        over = {
+            owner: [task_id for task_id, task in held.items() if task.deadline <= now]
+            for owner, held in self._leased.items()
+        }
+        lost = {owner: task_ids for owner, task_ids in over.items() if task_ids}
+        for owner, task_ids in lost.items():
+            self.give_back(owner, task_ids)
+        self.late |= lost.keys()
+        return lost
 
     @property
     def next_workflow(self) -> str | None:
@@ -203,6 +221,8 @@ class Evaluation:
         *,
         exclusive: bool,
         timeout_s: float,
+        lease_s: float,
+        clock: Callable[[], float],
         share: float = 0.5,
         log: EvalLog | None = None,
         seed: int,
@@ -213,13 +233,18 @@ class Evaluation:
         spans: SpanLog | None = None,
         first_group_id: int = FIRST_GROUP_ID,
     ) -> None:
-        """share: of the pool's places that a concurrent round may take. log: where samples are kept."""
+        """share: of the pool's places that a concurrent round may take. log: where samples are kept.
+
+        lease_s: until a task without a result goes to another; half of a round's time at the most.
+        """
         self.exclusive = exclusive
         self.last: m.EvalResults | None = None
         self._sets = sets
         self._pool = pool
         self._waits = waits
         self._timeout_s = timeout_s
+        self._lease_s = min(lease_s, timeout_s / 2)
+        self._clock = clock
         self._share = share
         self._log = log or EvalLog(None, 0)
         self._pins: list[Published] = []
@@ -269,7 +294,8 @@ class Evaluation:
                 with self._spans.span("evaluate", version=max(numbers.values()), tasks=self._round.total):
                     await self._waits.until(who, self._waits_on, self._timeout_s, self._finished(self._round))
                 await asyncio.to_thread(self._log.collect(max(numbers.values())))
-                self.last = self._round.results(self._seed)
+                # the bootstrap of large datasets takes a while
+                self.last = await asyncio.to_thread(self._round.results, self._seed)
             finally:
                 self._log.clear()
                 self._close(self._round)
@@ -293,17 +319,20 @@ class Evaluation:
         if not self.exclusive:
             self._choose_again(r)
         holders = self._pool.versions.holders
-        room = {
-            i.key: self._room(i.available, i.max_concurrency, len(r.leased(i.key)))
+        able = [
+            i
             for i in self._pool.serving
             if (holders is None or i.key in holders)
             and all(i.verified[model_id].version == version for model_id, version in r.versions.items())
-        }
+        ]
+        prompt = [i for i in able if i.key not in r.late] or able
+        room = {i.key: self._room(i.available, i.max_concurrency, len(r.leased(i.key))) for i in prompt}
+        deadline = self._clock() + self._lease_s
         sizes = {i.key: i.max_concurrency for i in self._pool.serving}
         orders = []
         for key, share in share_out(room, sizes, r.pending).items():
             while share > 0 and (workflow_id := r.next_workflow) is not None:
-                tasks = r.lease(key, workflow_id, share)
+                tasks = r.lease(key, workflow_id, share, deadline)
                 share -= len(tasks)
                 self._pool.take(key, len(tasks))
                 version = next(iter(r.versions.values())) if len(r.versions) == 1 else None
@@ -324,6 +353,15 @@ class Evaluation:
         if r.finished:
             self._changed.set()
 
+    def expire(self) -> None:
+        """Give what no RaaS scored in time to others. Who took it has failed."""
+        lost = {} if self._round is None else self._round.expire(self._clock())
+        for key, task_ids in lost.items():
+            logger.warning("RaaS %s: %d evaluation tasks are over their deadline; others get them", key, len(task_ids))
+            self._pool.release(key, len(task_ids))
+            self._cancel(key, task_ids)
+            self._pool.group_failed(key, f"no result of an evaluation task within {self._lease_s:g} s", self._clock())
+
     def returned(self, key: str, task_ids: list[str]) -> None:
         if self._round is not None:
             self._pool.release(key, self._round.give_back(key, task_ids))
@@ -340,16 +378,17 @@ class Evaluation:
             return available
         return min(available, max(1, int(max_concurrency * self._share)) - leased)
 
-    def _chosen(self) -> frozenset[str]:
+    def _chosen(self, late: Collection[str] = ()) -> frozenset[str]:
         """Who scores a concurrent round: of those that can still have its versions, a share of all places.
 
-        One of several is left to training.
+        One of several is left to training. late: who is not asked again.
         """
         live = self._pool.live
         able = [
             i
             for i in live
             if i.health is not Health.DRAINING
+            and i.key not in late
             and all(p.model_id not in i.verified or i.verified[p.model_id].version <= p.version for p in self._pins)
         ]
         places = self._share * sum(i.max_concurrency for i in live)
@@ -367,11 +406,14 @@ class Evaluation:
         return all(instance.verified.get(p.model_id) == p for p in self._pins)
 
     def _choose_again(self, r: EvalRound) -> None:
-        """Where nobody that was chosen lives any more, others score the rest, if they can have its versions."""
+        """Where nobody that was chosen lives any more, or is in time, others score the rest, if they can."""
         holders = self._pool.versions.holders or frozenset()
-        if any(i.key in holders for i in self._pool.live):
+        live = {i.key for i in self._pool.live if i.key in holders}
+        if live - r.late:
             return
-        chosen = self._chosen()
+        chosen = self._chosen(r.late)
+        if live and not chosen:
+            return
         if holders and not chosen:
             self._fail(r, ConflictError("every RaaS that could score the evaluation's version is gone"))
         elif chosen:

@@ -20,6 +20,10 @@ KEPT_VERSIONS = 8
 """Versions of a model whose manifests are remembered."""
 
 
+MOST_SKIPPED = 1 << 16
+"""Version numbers that an announcement may leave out: the step of each is remembered."""
+
+
 class Published(msgspec.Struct, frozen=True):
     """A version that RaaS can pull."""
 
@@ -168,6 +172,7 @@ class Policies:
             _fits(request.manifest, request.model_id, 0)
         if request.recovered_version < 0 or (request.recovered_step or 0) < 0:
             raise CallerError("recovered_version and recovered_step cannot be negative")
+        _near(request.recovered_version, policy)
         if not self.is_retry(request):
             self.replay_ready(request)
         return max(policy.highest, 0) + 1
@@ -190,9 +195,9 @@ class Policies:
     def replay_announced(self, model_id: str, version: int, step: int, current: Published | None) -> None:
         """A version became current, now or as the log says; `current` has its manifest, where it is the newest."""
         policy = self.get(model_id)
+        policy.steps.publish(version, step)
         policy.current, policy.previous = current, None
         policy.highest = version
-        policy.steps.publish(version, step)
 
     def snapshot(self) -> list[PolicySnapshot]:
         """All that `restore` needs, but for manifests."""
@@ -216,7 +221,7 @@ class Policies:
         """Make a version current; None where it is current already (a retry).
 
         served: a batch waits for acknowledgement. ConflictError where number, step or digest contradict what is known;
-        CallerError without a manifest.
+        CallerError without a manifest, or where the number is far beyond the highest one.
         """
         policy = self.trained(request.model_id)
         manifest = request.manifest
@@ -242,10 +247,20 @@ class Policies:
         name = f"'{policy.model_id}'"
         if request.version <= policy.highest:
             raise ConflictError(f"version {request.version} of {name} goes back: {policy.highest} is current")
+        _near(request.version, policy)
         if request.step not in (policy.step, policy.step + 1):
             raise ConflictError(f"step {request.step} of {name} does not follow step {policy.step}")
         if request.step == policy.step + 1 and not served:
             raise ConflictError(f"step {request.step} of {name} was trained on no batch: none is served")
+
+
+def _near(version: int, policy: Policy) -> None:
+    most = policy.highest + MOST_SKIPPED
+    if version > most:
+        raise CallerError(
+            f"version {version} of '{policy.model_id}' is too far from the highest number so far, {policy.highest}: "
+            f"at most {most} can follow it"
+        )
 
 
 def _fits(manifest: Manifest, model_id: str, version: int) -> None:

@@ -276,14 +276,30 @@ class RaaSLink:
             if not desk.expects(self._key):
                 await self.news.wait()
                 continue
+            asked = self._links.clock()
             request = m.PullRequest(timeout=self._pool.rules.heartbeat_s, lane=lane, ack=ack)
             items = await self._insist(partial(self._client.pull, request))
+            if all(item.task_id in ack for item in items):
+                # nothing new: who answers at once all the same is not asked again at once
+                await asyncio.sleep(max(0.0, asked + min(RETRY_S, request.timeout) - self._links.clock()))
             # acknowledged with the next pull, that is after the results are in the ledger
             ack = [item.task_id for item in items]
+            if self._pool.doubted(self._key):
+                await self._still_serves()
             desk.results(self._key, items)
             self._pool.heard(self._key, self._links.clock())
             self._links.wake.set()
             await self._links.durable()
+
+    async def _still_serves(self) -> None:
+        """After a call that failed: a process that was started anew at the same address serves nothing yet."""
+        served = (await self._insist(self._client.status)).versions
+        lacking = self._pool.lacking(self._key, served)
+        if lacking:
+            reason = f"it serves no version of {', '.join(lacking)} any more: it was started anew"
+            log.warning("RaaS %s: %s; its work goes back to the queue", self._key, reason)
+            self._pool.exclude(self._key, reason)
+            raise _GoneError(reason)
 
     async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call until it succeeds or the instance is dead. CallerError is an answer: it passes."""

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from astraflow.core.protocol.http import is_address
 from astraflow.core.protocol.messages import RegisterRaaSRequest
+from astraflow.dataflow.farewells import Farewells
 from astraflow.dataflow.policies import Published, PublishedVersions
 from astraflow.dataflow.quarantine import Quarantine
 from astraflow.dataflow.raas_speed import Speeds
@@ -136,6 +138,7 @@ class RaaSPool:
         self.rules = rules or PoolRules()
         self.speeds = Speeds()
         self._quarantine = Quarantine(self.rules.quarantine_failures, self.rules.quarantine_s)
+        self._farewells = Farewells(self.rules.silent_s)
         self._seats = dict(seats or {})
         self._by_key: dict[str, Instance] = {}
         self._by_uid: dict[str, Instance] = {}
@@ -154,16 +157,7 @@ class RaaSPool:
 
         CallerError, and nothing registered, if its capabilities do not fit.
         """
-        capabilities = request.capabilities
-        concurrency = capabilities.get("max_concurrency", DEFAULT_CONCURRENCY)
-        models = capabilities.get("models", list(self.model_ids))
-        if not isinstance(concurrency, int) or concurrency < 1:
-            raise CallerError(f"capabilities.max_concurrency must be a positive integer, got {concurrency!r}")
-        if not isinstance(models, list) or not all(model_id in models for model_id in self.model_ids):
-            raise CallerError(f"capabilities.models {models!r} lack one of {', '.join(self.model_ids)}")
-        if not request.uid or not request.raas_url.startswith(("http://", "https://")):
-            raise CallerError("uid is empty or raas_url is not an http address")
-        incarnation = str(capabilities.get("incarnation", ""))
+        concurrency, models, incarnation = self._checked(request)
         known = self._by_uid.get(request.uid)
         same = known is not None and (known.url, known.incarnation) == (request.raas_url, incarnation)
         if known is not None and same and known.health is not Health.DEAD:
@@ -195,6 +189,23 @@ class RaaSPool:
         self._changed()
         return Registration(instance, new=True, replaced=replaced)
 
+    def _checked(self, request: RegisterRaaSRequest) -> tuple[int, list[str], str]:
+        """max_concurrency, models and incarnation of a registration; CallerError names the field that does not fit."""
+        if not request.uid:
+            raise CallerError("uid is empty")
+        if not is_address(request.raas_url):
+            raise CallerError(f"raas_url {request.raas_url!r} is not an http address: http://host:port is expected")
+        capabilities = request.capabilities
+        concurrency = capabilities.get("max_concurrency", DEFAULT_CONCURRENCY)
+        models = capabilities.get("models", list(self.model_ids))
+        if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
+            raise CallerError(f"capabilities.max_concurrency must be a positive integer, got {concurrency!r}")
+        if not isinstance(models, list) or not all(isinstance(model_id, str) for model_id in models):
+            raise CallerError(f"capabilities.models must be a list of names, got {models!r}")
+        if not set(self.model_ids) <= set(models):
+            raise CallerError(f"capabilities.models {models!r} lack one of {', '.join(self.model_ids)}")
+        return concurrency, models, str(capabilities.get("incarnation", ""))
+
     def prepared(self, key: str, now: float) -> None:
         """Its workflows are set up: it may get work, unless its name is in quarantine, or has died once too often."""
         instance = self._by_key.get(key)
@@ -206,10 +217,23 @@ class RaaSPool:
             else:
                 self._turn(instance, Health.HEALTHY)
 
-    def drain(self, uid: str) -> Instance | None:
-        """No new work; None for an unknown uid."""
+    def has_left(self, request: RegisterRaaSRequest, now: float) -> bool:
+        """Is this a heartbeat of a process that left? One that still drains is heard as before."""
+        incarnation = str(request.capabilities.get("incarnation", ""))
+        left = self._farewells.holds(request.uid, request.raas_url, incarnation, now)
+        known = self._by_uid.get(request.uid)
+        return left and (known is None or known.health is not Health.DRAINING)
+
+    def drain(self, uid: str, now: float, incarnation: str = "") -> Instance | None:
+        """No new work, and its next heartbeats do not bring it back.
+
+        None for an unknown uid, and where another incarnation than the given one has its place.
+        """
         instance = self._by_uid.get(uid)
-        if instance is not None and instance.health is not Health.DEAD:
+        if instance is None or (incarnation and instance.incarnation != incarnation):
+            return None
+        self._farewells.note(uid, instance.url, instance.incarnation, now)
+        if instance.health is not Health.DEAD:
             self._turn(instance, Health.DRAINING, "it leaves")
         return instance
 
@@ -246,6 +270,16 @@ class RaaSPool:
         if instance.health is Health.HEALTHY:
             self._turn(instance, Health.SUSPECT, reason)
         return False
+
+    def doubted(self, key: str) -> bool:
+        """Has a call failed since the last one that succeeded?"""
+        instance = self._by_key.get(key)
+        return instance is not None and instance.failure_count > 0
+
+    def lacking(self, key: str, served: Collection[str]) -> list[str]:
+        """Models whose version was proved by an instance that now says to serve only these."""
+        instance = self._by_key.get(key)
+        return [] if instance is None else sorted(instance.verified.keys() - set(served))
 
     def missed(self, now: float) -> list[str]:
         """Suspect who missed its heartbeats; returns the keys of those that are to be asked whether they live."""

@@ -7,6 +7,7 @@ For tests and benches. They speak the real protocol, so that everything between 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
@@ -137,6 +138,16 @@ class ScriptedRaaS:
         self.dead = True
         async with self._news:
             self._news.notify_all()
+
+    def restart(self) -> None:
+        """Be another process at the same address, which knows nothing of what this one had."""
+        self.dead = False
+        self.running.clear()
+        self.workflows.clear()
+        self._versions.clear()
+        for lane in self._results:
+            self._results[lane].clear()
+            self._sent[lane].clear()
 
     async def finish(self, task_ids: Sequence[str] | None = None, versions: Sequence[int] | None = None) -> int:
         """End held tasks (None: all), optionally with tokens of these versions; returns how many ended."""
@@ -326,6 +337,7 @@ class Rehearsal:
         trajectories: TrajectoryLog | None = None,
         store: LedgerStore | None = None,
         eval_log: EvalLog | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """rows: of the only rollout dataset, or by dataset."""
         self.raas: dict[str, RaaSPeer] = {}
@@ -337,6 +349,7 @@ class Rehearsal:
             trajectories or TrajectoryLog(None),
             store=store,
             eval_log=eval_log,
+            clock=clock,
         )
         self.app = create_app(self.service, self.TOKEN)
         self.client = DataflowClient("http://dataflow", self.TOKEN, transport=in_process(self.app))

@@ -224,6 +224,8 @@ class AstraFlow:
             self.waits,
             exclusive=settings.dataflow.eval.mode == "exclusive",
             timeout_s=settings.dataflow.eval.timeout_s,
+            lease_s=LEASE_FACTOR * settings.dataflow.episode_timeout_s,
+            clock=self._clock,
             share=settings.dataflow.eval.share,
             log=self._eval_log,
             seed=settings.experiment.seed,
@@ -319,6 +321,7 @@ class AstraFlow:
             for model_id in self.attendance.poll(self._clock()):
                 self._missing(model_id, f"silent for {self.attendance.deadline_s:g} s")
             self.acquisition.expire()
+            self.evaluation.expire()
             self._measure()
             self.recovery.snapshot_if_due()
             self._wake.set()
@@ -493,6 +496,8 @@ class AstraFlow:
 
     async def register_raas(self, request: m.RegisterRaaSRequest) -> m.RegisterRaaSReply:
         """A RaaS joins, gives a sign of life, or comes back anew; then what it had before goes to others at once."""
+        if self.pool.has_left(request, self._clock()):
+            return self._reply(request.uid, "it was deregistered: only another process, of another incarnation, joins")
         registration = self.pool.register(request, self._clock())
         if registration.replaced is not None:
             log.warning("RaaS %s was started anew", request.uid)
@@ -500,8 +505,11 @@ class AstraFlow:
         if registration.new:
             self._join(registration.instance)
         self._wake.set()
+        return self._reply(request.uid)
+
+    def _reply(self, uid: str, reason: str = "") -> m.RegisterRaaSReply:
         heartbeat_s = self.pool.rules.heartbeat_s
-        return m.RegisterRaaSReply(uid=request.uid, pool_size=len(self.pool.live), heartbeat_s=heartbeat_s)
+        return m.RegisterRaaSReply(uid=uid, pool_size=len(self.pool.live), heartbeat_s=heartbeat_s, reason=reason)
 
     def _join(self, instance: Instance) -> None:
         log.info("RaaS %s joins at %s", instance.key, instance.url)
@@ -514,14 +522,14 @@ class AstraFlow:
             self.links.send(order)
 
     async def deregister_raas(self, request: m.DeregisterRaaSRequest) -> m.RegisterRaaSReply:
-        """A RaaS leaves: after its leases have ended, or at once. An unknown uid is fine."""
-        instance = self.pool.drain(request.uid)
+        """A RaaS leaves for good: after its leases have ended, or at once. An unknown uid is fine."""
+        instance = self.pool.drain(request.uid, self._clock(), request.incarnation)
         if instance is not None:
             instance.shutdown = request.shutdown
             if not request.drain:
                 self._let_go(instance.key)
             self._wake.set()
-        return m.RegisterRaaSReply(uid=request.uid, pool_size=len(self.pool.live))
+        return self._reply(request.uid)
 
     def _let_go(self, key: str) -> None:
         instance = self.pool.get(key)

@@ -92,8 +92,11 @@ async def run(settings: RaaSSettings) -> int:
         loop.add_signal_handler(number, service.stopping.set)
     run_directory.announce(settings.uid, server.url)
     serving = asyncio.create_task(server.serve())
+    # tells our restart from a repeated registration: a new process has none of the old one's tasks
+    incarnation = uuid4().hex
     registering = [
-        asyncio.create_task(_stay_registered(url, token, settings, server.url)) for url in settings.dataflow_urls
+        asyncio.create_task(_stay_registered(url, token, settings, server.url, incarnation))
+        for url in settings.dataflow_urls
     ]
     try:
         await asyncio.wait([serving, asyncio.create_task(service.stopping.wait())], return_when=asyncio.FIRST_COMPLETED)
@@ -101,7 +104,7 @@ async def run(settings: RaaSSettings) -> int:
         for task in registering:
             task.cancel()
         await asyncio.gather(*registering, return_exceptions=True)
-        await _say_goodbye(settings, token)
+        await _say_goodbye(settings, token, incarnation)
         await service.close()
         spans.close()
         server.stop()
@@ -182,8 +185,8 @@ def raas_app(service: RaaSService, token: str) -> Any:
     )
 
 
-async def _stay_registered(url: str, token: str, settings: RaaSSettings, own_url: str) -> None:
-    """Register until it succeeds, then as a heartbeat; a Dataflow that is away is only logged once."""
+async def _stay_registered(url: str, token: str, settings: RaaSSettings, own_url: str, incarnation: str) -> None:
+    """Register until it succeeds, then as a heartbeat; a Dataflow that is away, or lets us go, is only logged once."""
     request = m.RegisterRaaSRequest(
         uid=settings.uid,
         raas_url=own_url,
@@ -191,16 +194,18 @@ async def _stay_registered(url: str, token: str, settings: RaaSSettings, own_url
             "max_concurrency": settings.rollout.max_concurrent_rollouts,
             "models": list(settings.raas.models),
             "backend": settings.raas.models[next(iter(settings.raas.models))].backend,
-            # tells our restart from a repeated registration: a new process has none of the old one's tasks
-            "incarnation": uuid4().hex,
+            "incarnation": incarnation,
         },
     )
     client = DataflowClient(url, token)
-    pause, away = FIRST_RETRY, False
+    pause, away, reason = FIRST_RETRY, False, ""
     try:
         while True:
             try:
-                pause, away = (await client.register_raas(request)).heartbeat_s, False
+                reply = await client.register_raas(request)
+                if reply.reason and reply.reason != reason:
+                    logger.warning("%s gives us no work: %s", url, reply.reason)
+                pause, away, reason = reply.heartbeat_s, False, reply.reason
             except AstraFlowError as error:
                 if not away:
                     logger.warning("cannot register with %s: %s", url, error)
@@ -210,11 +215,11 @@ async def _stay_registered(url: str, token: str, settings: RaaSSettings, own_url
         await client.close()
 
 
-async def _say_goodbye(settings: RaaSSettings, token: str) -> None:
+async def _say_goodbye(settings: RaaSSettings, token: str, incarnation: str) -> None:
     for url in settings.dataflow_urls:
         client = DataflowClient(url, token, timeout=GOODBYE_DEADLINE)
         with contextlib.suppress(AstraFlowError):  # it may be gone already; then nobody waits for us
-            await client.deregister_raas(settings.uid, drain=False)
+            await client.deregister_raas(settings.uid, drain=False, incarnation=incarnation)
         await client.close()
 
 

@@ -119,6 +119,14 @@ CASES = [
     Case("fresh", "POST /register_raas", raas(max_concurrency="9"), 400, "must be a positive integer, got '9'"),
     Case("fresh", "POST /register_raas", raas(models=["model9"]), 400, "lack one of model0"),
     Case("fresh", "POST /register_raas", raas(models=[[]]), 400, "capabilities.models"),
+    Case("fresh", "POST /register_raas", raas(models=["model0", {"x": 1}]), 400, "models must be a list of names"),
+    Case("fresh", "POST /register_raas", raas(max_concurrency=True), 400, "must be a positive integer, got True"),
+    *(
+        Case(
+            "fresh", "POST /register_raas", {**raas(), "raas_url": url}, 400, f"raas_url '{url}' is not an http address"
+        )
+        for url in ("http://", "http://[::1", "http://h:99999999", "http:///path")
+    ),
     Case("fresh", "POST /deregister_raas", {}, 400, "uid"),
     Case("fresh", "POST /deregister_trainer", {"model_id": "model9"}, 409, "unknown model_id 'model9'"),
     Case("fresh", "POST /deregister_trainer", {"model_id": "model0"}, 409, "no trainer of 'model0' has called /ready"),
@@ -138,6 +146,7 @@ CASES = [
     Case("begun", "POST /notify_version", version(1, 2), 409, "was announced with another step or digest"),
     Case("begun", "POST /notify_version", version(2, 3), 409, "step 3 of 'model0' does not follow step 1"),
     Case("begun", "POST /notify_version", version(2, 2), 409, "was trained on no batch: none is served"),
+    Case("begun", "POST /notify_version", version(1764500000, 2), 400, "highest number so far, 1: at most 65537 can"),
     Case("begun", "POST /notify_version", version(2, 1, manifest=None), 400, "has no manifest"),
     Case("begun", "POST /notify_version", version(2, 1, manifest=manifest(3)), 400, "expected 2 of 'model0'"),
     # ---- RaaS, which serves version 3

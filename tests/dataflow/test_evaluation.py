@@ -1,14 +1,26 @@
 """Evaluation rounds as state."""
 
+import asyncio
 import random
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow.core.data import Failed, Invalid
+from astraflow.core.protocol import messages as m
+from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.evaluation import EvalRound, EvalSet
-from astraflow.dataflow.scripted import example_rows, group_result
+from astraflow.dataflow.scripted import Rehearsal, ScriptedRaaS, example_rows, group_result
+
+MakeSettings = Callable[..., DataflowSettings]
+EVALS: dict[str, Any] = {
+    "eval_workflows": {"w": {"gconfig_overrides": {"n_samples": 2}}},
+    "eval_datasets": {"held_out": {"dataset_fn": "a.b:c", "eval_workflow": "w"}},
+}
 
 
 def eval_set(rows: int = 2, n: int = 4, **options: object) -> EvalSet:
@@ -65,6 +77,26 @@ def test_failed_missing_and_rejected_samples(outcomes: list[object] | None, inva
     r.finish("a", task.task.task_id, result)
     scores = r.results(1).datasets["d"]
     assert (scores.invalid, scores.correct, scores.sample_count) == (invalid, correct, 3)
+
+
+def test_scores_are_taken_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch, make_settings: MakeSettings) -> None:
+    """The bootstrap of a large dataset holds up nobody."""
+    threads: list[int] = []
+    results = EvalRound.results
+
+    def watched(self: EvalRound, seed: int) -> m.EvalResults:
+        threads.append(threading.get_ident())
+        return results(self, seed)
+
+    async def body() -> None:
+        async with Rehearsal(make_settings(**EVALS), eval_rows={"held_out": example_rows(2)}).running() as rehearsal:
+            await rehearsal.join(ScriptedRaaS("r", Rehearsal.TOKEN, lambda task, _: [1.0] * (task.n_samples or 2)))
+            assert (await rehearsal.trainer(4).begin(run_eval=True)).eval_results is not None
+
+    monkeypatch.setattr(EvalRound, "results", watched)
+    asyncio.run(asyncio.wait_for(body(), 60))
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
 
 
 def test_a_greedy_sample_that_fails_is_wrong() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from astraflow.core.protocol.messages import NotifyVersionRequest, ReadyRequest
-from astraflow.dataflow.policies import Policies
+from astraflow.dataflow.policies import MOST_SKIPPED, Policies
 from astraflow.dataflow.scripted import manifest
 from astraflow.errors import AstraFlowError, CallerError, ConflictError
 
@@ -100,6 +100,23 @@ def test_a_contradiction_changes_nothing(version: int, step: int, digest: str, s
     with pytest.raises(ConflictError, match=message):
         policies.announce(announcement(version, step, digest), served=served)
     assert (policies.get("model0").version, policies.get("model0").step) == (1, 1)
+
+
+def test_a_number_that_is_too_far_changes_nothing() -> None:
+    policies = ready()
+    policies.announce(announcement(0, 0), served=False)
+    far = "version 1764500000 of 'model0' is too far from the highest number so far, 0: at most 65536 can follow it"
+    with pytest.raises(CallerError, match=far):
+        policies.announce(announcement(1764500000, 1), served=True)
+    with pytest.raises(CallerError, match=far):
+        policies.make_ready(changed(manifest=None, recovered_step=0, recovered_version=1764500000))
+    assert (policies.get("model0").version, policies.get("model0").highest, policies.get("model0").ready) == (
+        0,
+        0,
+        READY,
+    )
+    assert policies.announce(announcement(MOST_SKIPPED, 1), served=True) is not None
+    assert policies.get("model0").steps.newest == MOST_SKIPPED
 
 
 def test_a_version_needs_its_own_manifest() -> None:

@@ -43,6 +43,26 @@ def test_a_bad_instance_is_in_quarantine_and_the_run_goes_on(make_settings: Make
     asyncio.run(scenario())
 
 
+def test_results_that_break_the_rules_are_failures_and_tell_no_speed(make_settings: MakeSettings) -> None:
+    def endless(task: m.Task, version: int) -> Sequence[Outcome]:
+        return [float("nan"), 0.0]
+
+    async def scenario() -> None:
+        rehearsal = Rehearsal(make_settings(ledger={"durable": False}))
+        async with rehearsal.running():
+            await rehearsal.join(ScriptedRaaS("bad", Rehearsal.TOKEN, endless))
+            await rehearsal.join(ScriptedRaaS("good", Rehearsal.TOKEN, good))
+            trainer = rehearsal.trainer(batch_size=8)
+            await trainer.begin()
+            for _ in range(6):
+                await trainer.train()
+            rows = {row["uid"]: row for row in (await rehearsal.client.raas_pool())["instances"]}
+            assert (rows["bad"]["health"], rows["bad"]["group_s"]) == ("quarantined", None)
+            assert "invalid: " in rows["bad"]["reason"]
+
+    asyncio.run(scenario())
+
+
 def test_rows_of_a_session_go_where_it_was_while_there_is_work_to_give(
     make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,6 +203,56 @@ def test_leaving_without_draining_requeues_at_once(make_settings: MakeSettings) 
     run(make_settings(), test)
 
 
+def test_a_process_that_was_started_anew_and_does_not_say_so_is_found_out(make_settings: MakeSettings) -> None:
+    """At the same address and without an incarnation: its first answer after a failed call serves no version."""
+
+    async def test(rehearsal: Rehearsal) -> None:
+        peer = raas("r", hold=True)
+        await rehearsal.join(peer)
+        await rehearsal.trainer(4).begin()
+        await until(lambda: len(peer.running) == 6)
+        held = [group_id for _, group_id, _ in peer.submitted]
+        await peer.die()
+        await until(lambda: rehearsal.service.pool.doubted("r#1"))
+        peer.restart()
+        assert (await rehearsal.join(peer)).pool_size == 1  # its heartbeat
+        await until(lambda: rehearsal.service.pool.live == [])
+        assert "serves no version of model0 any more" in rehearsal.service.raas_pool()["instances"][0]["reason"]
+        await rehearsal.join(peer)  # its next heartbeat
+        await until(lambda: len(peer.running) == 6)
+        assert [group_id for _, group_id, _ in peer.submitted] == held + held
+        assert peer.workflows
+
+    run(make_settings(), test)
+
+
+@pytest.mark.parametrize("drain", [True, False])
+@pytest.mark.parametrize("capabilities", [{}, {"incarnation": "1"}])
+def test_who_was_told_to_leave_is_not_brought_back_by_its_heartbeats(
+    make_settings: MakeSettings, drain: bool, capabilities: dict[str, str]
+) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        leaving, staying = raas("leaving", hold=True), raas("staying", hold=True)
+        await rehearsal.join(leaving, **capabilities)
+        await rehearsal.join(staying)
+        await rehearsal.trainer(4).begin()
+        await until(lambda: bool(leaving.running))
+        await rehearsal.client.deregister_raas("leaving", drain=drain)
+        assert bool((await rehearsal.join(leaving, **capabilities)).reason) != drain  # it drains: heard as before
+        await leaving.finish()
+        await until(lambda: [i.uid for i in rehearsal.service.pool.all] == ["staying"])
+        for _ in range(3):
+            assert "it was deregistered" in (await rehearsal.join(leaving, **capabilities)).reason
+        assert [i.uid for i in rehearsal.service.pool.all] == ["staying"]
+        # another process of that name
+        assert (await rehearsal.join(leaving, incarnation="2")).reason == ""
+        # a late goodbye of the first one says nothing of it
+        await rehearsal.client.deregister_raas("leaving", drain=False, incarnation="1")
+        assert (await rehearsal.join(leaving, incarnation="2")).pool_size == 2
+
+    run(make_settings(), test)
+
+
 def test_a_run_whose_workflow_no_raas_knows_is_over(make_settings: MakeSettings) -> None:
     async def test(rehearsal: Rehearsal) -> None:
         peer = raas("r")

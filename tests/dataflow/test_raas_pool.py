@@ -39,7 +39,10 @@ def pool_of(*uids: str, concurrency: int = 4, version: int | None = 0) -> RaaSPo
         ({"max_concurrency": 0}, "max_concurrency must be a positive integer, got 0"),
         ({"max_concurrency": "many"}, "got 'many'"),
         ({"models": ["other"]}, "lack one of model0"),
-        ({"models": 3}, "lack one of model0"),
+        ({"models": 3}, "models must be a list of names, got 3"),
+        ({"models": "model0"}, "models must be a list of names"),
+        ({"models": ["model0", {"x": 1}]}, "models must be a list of names"),
+        ({"max_concurrency": True}, "got True"),
     ],
 )
 def test_wrong_capabilities_register_nothing(capabilities: dict[str, Any], message: str) -> None:
@@ -49,10 +52,17 @@ def test_wrong_capabilities_register_nothing(capabilities: dict[str, Any], messa
     assert pool.all == []
 
 
-@pytest.mark.parametrize(("uid", "url"), [("", "http://h"), ("r", "ftp://h"), ("r", "")])
+@pytest.mark.parametrize(
+    ("uid", "url"),
+    [
+        ("", "http://h"),
+        *(("r", url) for url in ("", "ftp://h", "http://", "http://[::1", "http://h:x", "http://h:65536")),
+        *(("r", url) for url in ("http://h\n", "http://xn--a", "http://a..b", "http://" + 64 * "a")),
+    ],
+)
 def test_wrong_addresses_register_nothing(uid: str, url: str) -> None:
     pool = RaaSPool(["model0"])
-    with pytest.raises(CallerError, match="not an http address"):
+    with pytest.raises(CallerError, match="is not an http address" if uid else "uid is empty"):
         pool.register(RegisterRaaSRequest(uid=uid, raas_url=url), 0.0)
     assert pool.all == []
 
@@ -251,10 +261,10 @@ def test_a_heartbeat_does_not_clear_a_failed_call() -> None:
 
 def test_draining_gets_no_work_and_no_versions() -> None:
     pool = pool_of("r")
-    pool.drain("r")
+    pool.drain("r", 0.0)
     pool.versions.publish(published(1))
     assert (pool.serving, pool.target("r#1")) == ([], None)
-    assert pool.drain("unknown") is None
+    assert pool.drain("unknown", 0.0) is None
 
 
 def test_giving_back_twice_is_a_bug() -> None:
@@ -291,7 +301,7 @@ def test_random_lives_keep_the_pool_consistent(seed: int) -> None:
             case 5:
                 pool.missed(now)
             case 6:
-                pool.drain(chance.choice("abc"))
+                pool.drain(chance.choice("abc"), now)
             case 7:
                 pool.prepared(key, now)
             case _:

@@ -52,8 +52,10 @@ class DataflowClient(_Client):
     async def register_raas(self, request: m.RegisterRaaSRequest) -> m.RegisterRaaSReply:
         return await self.peer.post("/register_raas", request, m.RegisterRaaSReply)
 
-    async def deregister_raas(self, uid: str, *, drain: bool = True, shutdown: bool = False) -> m.RegisterRaaSReply:
-        request = m.DeregisterRaaSRequest(uid=uid, drain=drain, shutdown=shutdown)
+    async def deregister_raas(
+        self, uid: str, *, drain: bool = True, shutdown: bool = False, incarnation: str = ""
+    ) -> m.RegisterRaaSReply:
+        request = m.DeregisterRaaSRequest(uid=uid, drain=drain, shutdown=shutdown, incarnation=incarnation)
         return await self.peer.post("/deregister_raas", request, m.RegisterRaaSReply)
 
     async def deregister_trainer(self, model_id: str) -> m.Ok:

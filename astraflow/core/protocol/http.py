@@ -106,6 +106,16 @@ def describe(name: str, endpoints: Sequence[Endpoint | StatusEndpoint]) -> Descr
     return described
 
 
+def is_address(url: str) -> bool:
+    """Can a client be made for this URL: http or https, and a host?"""
+    try:
+        parsed = httpx.URL(url)
+        parsed.host.encode("idna")  # as the resolver does: labels that are empty or too long
+        return parsed.scheme in ("http", "https") and bool(parsed.host) and (parsed.port or 0) < 1 << 16
+    except (httpx.InvalidURL, UnicodeError):
+        return False
+
+
 def in_process(app: Any) -> Transport:
     """A client transport that calls an application without a socket, for tests and single-process runs."""
     return httpx.ASGITransport(app, raise_app_exceptions=False)

@@ -162,12 +162,16 @@ class RegisterRaaSReply(Ok, frozen=True, kw_only=True):
     pool_size: int
     heartbeat_s: float = 5.0
     """Seconds after which to register again, as a sign of life."""
+    reason: str = ""
+    """Why it is not in the pool: it was told to leave. Empty where it is."""
 
 
 class DeregisterRaaSRequest(Request, frozen=True, kw_only=True):
     uid: str
     drain: bool = True
     shutdown: bool = False
+    incarnation: str = ""
+    """Only this one leaves: nothing happens to its successor. Empty: whoever has the uid."""
 
 
 class DeregisterTrainerRequest(Request, frozen=True, kw_only=True):

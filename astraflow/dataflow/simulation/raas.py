@@ -39,6 +39,8 @@ class SimulatedRaaS:
         self.url = f"http://{uid}-{number}"
         self.dead = False
         self.silent = False
+        self.mute = False
+        """Accepts work, and forgets it."""
         self.leaving = False
         self.slow = slow
         self.concurrency = scenario.concurrency
@@ -93,6 +95,8 @@ class SimulatedRaaS:
         for task in request.tasks:
             if task.task_id not in self._known:
                 self._known.add(task.task_id)
+                if self.mute:
+                    continue
                 work = asyncio.create_task(self._run(request.lane, task))
                 self.running[task.task_id] = (_now(), task.group_id, work)
         return [m.Accepted(task_id=task.task_id, accepted=True) for task in request.tasks]

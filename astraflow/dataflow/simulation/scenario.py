@@ -50,6 +50,8 @@ class Mishaps(msgspec.Struct, frozen=True, kw_only=True):
     """Dies; its successor joins later."""
     silence_raas: int = 1
     """Cannot be reached for a while, and goes on working."""
+    mute_raas: int = 1
+    """Accepts what it is given and returns nothing, until it is started again."""
     join: int = 1
     leave: int = 1
     """Drains, and leaves."""

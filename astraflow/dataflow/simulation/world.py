@@ -32,6 +32,9 @@ AWAY_S = 3.0
 SILENT_S = 25.0
 """Longer than the pool waits for a sign of life: it is given up, and comes back."""
 
+MUTE_S = 40.0
+"""Longer than a lease: what it took goes to others while it goes on to accept more."""
+
 EVALUATED_S = 150.0
 """Longest that a round of a few rows may take, with services that come, go and are slow."""
 
@@ -285,7 +288,7 @@ class World:
                 self._go(work(), kind)
 
     def _any_raas(self) -> SimulatedRaaS | None:
-        live = [raas for raas in self.raas.values() if not (raas.dead or raas.silent or raas.leaving)]
+        live = [raas for raas in self.raas.values() if not (raas.dead or raas.silent or raas.mute or raas.leaving)]
         # one is always left: whoever has no peer at all may wait
         return live[self.choices.pick(len(live))] if len(live) > 1 else None
 
@@ -308,6 +311,15 @@ class World:
             raas.silent = True
             await asyncio.sleep(SILENT_S)
             raas.silent = False
+
+    async def mute_raas(self) -> None:
+        raas = self._any_raas()
+        if raas is not None:
+            raas.mute = True
+            await asyncio.sleep(MUTE_S)
+            if not (raas.dead or self.finished):
+                self._end(raas)
+                self._join(raas.uid)
 
     async def join(self) -> None:
         self._join(f"raas-{self._processes}")
@@ -415,7 +427,7 @@ class World:
         checks, steps = self.checks, {t.model_id: t.steps for t in self.trainers}
         for instance in service.pool.serving:
             raas = self.raas.get(instance.uid)
-            if raas is None or raas.silent or len(raas.running) >= raas.concurrency:
+            if raas is None or raas.silent or raas.mute or len(raas.running) >= raas.concurrency:
                 continue
             credit = min(
                 checks.credit(model_id, steps[model_id].get(state.number, -1))
