@@ -429,11 +429,13 @@ class World:
             raas = self.raas.get(instance.uid)
             if raas is None or raas.silent or raas.mute or len(raas.running) >= raas.concurrency:
                 continue
-            credit = min(
+            room = [
                 checks.credit(model_id, steps[model_id].get(state.number, -1))
                 for model_id, state in raas.versions.items()
                 if model_id not in checks.absent
-            )
+            ]
+            # one that was just started anew serves nothing, until it has registered the pool has its predecessor
+            credit = min(room, default=0)
             if credit > 0:
                 text = f"has room for {raas.concurrency - len(raas.running)} groups, and {credit} may start"
                 # where leases are given out all the time, each look may find the moment before one
