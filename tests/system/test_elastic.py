@@ -1,4 +1,4 @@
-"""The demonstration of examples/elastic, with short windows; whole, every night."""
+"""The demonstration of examples/elastic, in short and whole, every night: what it measures wants a quiet machine."""
 
 import re
 import runpy
@@ -25,6 +25,7 @@ def demonstrate(runs: Path, timeout: float, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.system
 def test_what_the_live_services_can_do_is_what_a_run_gets(tmp_path: Path) -> None:
     # short episodes leave more to the model, and a busy machine may be late
