@@ -232,7 +232,7 @@ class DataAcquisition:
     ) -> tuple[list[Outcome], DropReason | None]:
         if result is None:
             return [], DropReason.REJECTED
-        drop: DropReason | None = None
+        drop: DropReason | None
         try:
             outcomes = self._flow.curator.close(occurrence, result)
         except DataError as error:

@@ -18,6 +18,7 @@ from astraflow.core.data.generation import ModelResponse, StopReason
 from astraflow.errors import DataError
 
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
+STOP_REASONS = frozenset(StopReason)
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -145,7 +146,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise DataError(f"{where}: reward is a {kind} ({self.reward!r:.60}), expected Value(…) or Invalid(…)")
         if isinstance(self.reward, Value) and not self.reward.is_number:
             raise DataError(f"{where}: reward is {self.reward.value}, expected a number within ± {LARGEST_REWARD:g}")
-        if self.stop not in set(StopReason):
+        if self.stop not in STOP_REASONS:
             raise DataError(f"{where}: stop is {self.stop!r:.60}, expected one of {', '.join(StopReason)}")
         return self
 
