@@ -38,7 +38,7 @@ MAY_IMPORT_TORCH = re.compile(
     r"|train_worker/(?!config\.py|trainer/astraflow_client\.py)"
 )
 IN_ONE_FILE = {
-    "fastapi", "uvicorn", "httpx", "reasoning_gym", "math_verify", "xxhash", "omegaconf", "yaml",
+    "uvicorn", "httpx", "reasoning_gym", "math_verify", "xxhash", "omegaconf", "yaml",
     "transformers", "wandb", "swanlab", "trackio", "tensorboard", "bokeh",
 }  # fmt: skip
 

@@ -62,7 +62,7 @@ def test_a_refusal_loads_nothing_heavy(run_yaml: Path) -> None:
         "import sys\nimport astraflow.cli.main as cli\n"
         f"sys.argv = ['astraflow', 'run', {str(run_yaml)!r}, 'sead=1']\n"
         "try:\n    cli.main()\nexcept SystemExit as end:\n    code = end.code\n"
-        "heavy = ('torch', 'transformers', 'ray', 'reasoning_gym', 'fastapi', 'uvicorn')\n"
+        "heavy = ('torch', 'transformers', 'ray', 'reasoning_gym', 'starlette', 'uvicorn')\n"
         "print(code, [name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

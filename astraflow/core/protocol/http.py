@@ -2,7 +2,7 @@
 
 Every route takes the run's bearer token, every msgpack body the schema header; bodies are bounded and decoded into a
 struct before a handler sees them. What a handler raises leaves as the documented error body with the status of its
-class: never an HTML page, never a hang. The only file that imports fastapi or httpx.
+class: never an HTML page, never a hang. The only file that imports httpx.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 import httpx
 import msgspec
-from fastapi import FastAPI, Request, Response
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.responses import StreamingResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
 
 from astraflow.core.data import decode, encode
 from astraflow.core.protocol.messages import ErrorBody
@@ -81,13 +81,13 @@ class StatusEndpoint:
     """What the JSON is, where the handler's annotation does not say it."""
 
 
-def build_app(name: str, token: str, endpoints: Sequence[Endpoint | StatusEndpoint]) -> FastAPI:
+def build_app(name: str, token: str, endpoints: Sequence[Endpoint | StatusEndpoint]) -> Starlette:
     """Return the ASGI application of a program."""
-    app = FastAPI(openapi_url=None)
+    app = Starlette()
     described = cache(lambda: describe(name, endpoints).document())
     for endpoint in (*endpoints, StatusEndpoint("/openapi.json", described, dict)):
         if isinstance(endpoint, StatusEndpoint):
-            app.add_api_route(endpoint.path, _status_route(endpoint, token), methods=["GET"], response_model=None)
+            app.add_route(endpoint.path, _status_route(endpoint, token), methods=["GET"])
         else:
             app.add_route(endpoint.path, _msgpack_route(endpoint, token), methods=[endpoint.method])
     app.add_exception_handler(HTTPException, _no_such_route)

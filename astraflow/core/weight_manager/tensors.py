@@ -11,15 +11,14 @@ own offset of the shared buffer. Any other is gathered and written by rank 0.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from astraflow.core.data import Manifest, TensorEntry
 from astraflow.core.data.manifest import WIRE_DTYPES
@@ -28,6 +27,9 @@ from astraflow.core.weight_manager.digest import parts_digest, tensor_digest
 from astraflow.core.weight_manager.handover import agreed
 from astraflow.core.weight_manager.layout import lay_out, match_names
 from astraflow.errors import WeightError
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 NamedTensors = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 """Parameters by Hugging Face name; pairs, where an order or a generator is at hand."""
@@ -127,21 +129,29 @@ class WireBuffer:
                 )
 
 
+def _is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Tell a DTensor. Its module takes half a second to import; a process that has not done so holds none."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
 def _own_part(param: Tensor, rank: int, shared: bool) -> tuple[Tensor | None, tuple[int, int] | None]:
     """What this rank writes of a parameter, and as which rows (None: all of it); (None, None) where others do."""
-    if not isinstance(param, DTensor):
+    if not _is_sharded(param):
         return (param, None) if rank == 0 else (None, None)
     if not shared or not all(p.is_replicate() or p.is_shard(0) for p in param.placements):
         whole = param.full_tensor()  # a collective: every rank takes part, one writes
         return (whole, None) if rank == 0 else (None, None)
     place = param.device_mesh.get_coordinate()
     if place is None or any(
-        isinstance(placement, Replicate) and at for placement, at in zip(param.placements, place, strict=True)
+        placement.is_replicate() and at for placement, at in zip(param.placements, place, strict=True)
     ):
         return None, None  # a replica of what its first rank writes
     local = param.to_local()
-    if not any(isinstance(placement, Shard) for placement in param.placements):
+    if not any(placement.is_shard() for placement in param.placements):
         return local, None
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
     shape, offset = compute_local_shape_and_global_offset(param.shape, param.device_mesh, param.placements)
     return (local, (offset[0], offset[0] + shape[0])) if shape[0] else (None, None)
 
@@ -322,7 +332,7 @@ def _same_bits(left: Tensor, right: Tensor) -> bool:
 
 def _identity(name: str, tensor: Tensor) -> tuple[object, ...]:
     """Equal for two names of one tensor; empty and meta tensors have no address and are only themselves."""
-    if isinstance(tensor, DTensor):
+    if _is_sharded(tensor):
         tensor = tensor.to_local()
     if tensor.data_ptr() == 0 or tensor.numel() == 0:
         return (name,)
