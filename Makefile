@@ -32,8 +32,7 @@ smollm2: $(VENV)/.smollm2  ## a real model learns a form in minutes
 	$(BIN)/astraflow run examples/smollm2-format.yaml seed=$(seed)
 
 test: $(VENV)/.dev  ## every test
-	$(BIN)/python -m pytest -n 2 -m "not system and not nightly"
-	$(BIN)/python -m pytest -m "system and not nightly"
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(VENV)/.dev  ## what CI checks besides the tests
 	$(BIN)/ruff check .

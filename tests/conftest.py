@@ -23,9 +23,17 @@ settings.load_profile("seeded")
 @pytest.fixture(scope="session", autouse=True)
 def model_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Base models of whole-system runs are made once for all tests, and never taken from an earlier session."""
+    session = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        session = session.parent  # shared by the workers
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ASTRAFLOW_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("ASTRAFLOW_CACHE", str(session / "cache"))
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole-system runs come first: what is short is left for whichever worker is free at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("system") is None)
 
 
 SMALL_RUN = (

@@ -43,7 +43,6 @@ READY = {"train_batch_size": 8, "sender_endpoint": "127.0.0.1:1", "model_id": "m
 RAAS = {"uid": "r", "raas_url": "http://127.0.0.1:1"}
 TASK = {"task_id": "1", "group_id": 1, "data": {"messages": [{"role": "user", "content": "1"}], "answer": "2"}}
 IDS = np.array([3, 4], np.int32)
-HTTP = httpx.Client(verify=False, trust_env=False, timeout=30)
 
 
 @dataclass(frozen=True)
@@ -241,6 +240,7 @@ class Services:
 
     urls: dict[str, str] = field(default_factory=dict)
     begun: Rehearsal | None = None
+    http: httpx.Client = field(default_factory=lambda: httpx.Client(verify=False, trust_env=False, timeout=30))
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     up: threading.Event = field(default_factory=threading.Event)
 
@@ -324,7 +324,7 @@ def _services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
                     running.result()
             yield services
         finally:
-            HTTP.close()
+            services.http.close()
             loop.call_soon_threadsafe(services.stop.set)
             running.result(30)
             loop.call_soon_threadsafe(loop.stop)
@@ -336,8 +336,8 @@ def state(services: Services, name: str) -> dict[str, Any]:
     """What a service says of itself that only a valid request changes."""
     url = services.urls[name]
     if name == "sender":
-        return HTTP.get(f"{url}/get_capabilities", headers=HEADERS).raise_for_status().json()
-    said = HTTP.get(f"{url}/status", headers=HEADERS).raise_for_status().json()
+        return services.http.get(f"{url}/get_capabilities", headers=HEADERS).raise_for_status().json()
+    said = services.http.get(f"{url}/status", headers=HEADERS).raise_for_status().json()
     if name == "raas":
         return {name: said[name] for name in ("status", "models", "versions", "inflight")}
     return {"agents": said["agents"], "size": said["raas_pool"]["size"], "error": said["error"]}
@@ -349,10 +349,10 @@ def ask(services: Services, name: str, route: str, body: Any, **headers: str) ->
     url = services.urls[name] + path
     given = {**HEADERS, "Connection": "close", **headers}
     if method == "GET":
-        reply = HTTP.get(url, params=body, headers=given)
+        reply = services.http.get(url, params=body, headers=given)
     else:
         content = body if isinstance(body, bytes) else encode(body)
-        reply = HTTP.post(url, content=content, headers=given)
+        reply = services.http.post(url, content=content, headers=given)
     packed = reply.headers["content-type"] == MSGPACK
     return reply.status_code, msgspec.msgpack.decode(reply.content) if packed else reply.json()
 
@@ -481,7 +481,7 @@ JSON = {
 
 @pytest.mark.parametrize("name", POSTS)
 def test_each_route_is_described_and_answers_as_described(services: Services, name: str) -> None:
-    said = HTTP.get(services.urls[name] + "/openapi.json", headers=HEADERS).raise_for_status().json()
+    said = services.http.get(services.urls[name] + "/openapi.json", headers=HEADERS).raise_for_status().json()
     described = {(method, path) for path, methods in said["paths"].items() for method in methods}
     gets = {re.sub(r"/\d+$", "/{version}", path) for path in GETS[name]} - {"/openapi.json"}
     assert described == {("post", path) for path in POSTS[name]} | {("get", path) for path in gets}
@@ -489,7 +489,7 @@ def test_each_route_is_described_and_answers_as_described(services: Services, na
         shown = said["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]
         assert shown["schema"] == {"$ref": f"#/components/schemas/{kind.__name__}"}
         msgspec.convert(shown["example"], kind, strict=True)
-        reply = HTTP.get(services.urls[name] + path, headers=HEADERS).raise_for_status()
+        reply = services.http.get(services.urls[name] + path, headers=HEADERS).raise_for_status()
         msgspec.json.decode(reply.content, type=kind)
         assert set(said["components"]["schemas"][kind.__name__].get("required", [])) <= reply.json().keys()
     untyped = [path for path, methods in said["paths"].items() for route in methods.values() if {} in schemas(route)]
