@@ -19,14 +19,18 @@ import io
 import itertools
 import logging
 import os
+import selectors
 import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from astraflow.core.weight_manager.transports.base import Bulk, Grant
+from astraflow.core.weight_manager.transports.tcp_requests import AwaitedRequests
 from astraflow.errors import CallerError, DeadlineError, PeerError
 
 log = logging.getLogger(__name__)
@@ -42,7 +46,9 @@ CHUNK = 8 * 2**20
 STALL_S = 30.0
 """A peer that moves no byte for so long is given up."""
 MAX_STREAMS = 256
-"""Connections served at once; more are closed at once and resume later."""
+"""Ranges served at once; those who ask for more wait in line."""
+MAX_IN_LINE = 4096
+"""Requests that wait in line; more are closed at once and resume later."""
 STREAMS = 2
 """Parallel streams of one fetch."""
 STREAM_MIN = 16 * 2**20
@@ -55,11 +61,15 @@ ACCEPT_WAIT_S = 0.05
 
 
 class BulkServer:
-    """Sending side: serves ranges of what `find(ticket)` returns, a thread a connection."""
+    """Sending side: serves ranges of what `find(ticket)` returns, a thread a stream.
+
+    A peer that has not named a ticket costs a descriptor and no thread: one loop reads all requests. So silent
+    connections keep no receiver waiting, and the oldest is closed where there are too many. Requests with a ticket
+    wait in line where MAX_STREAMS are served.
+    """
 
     def __init__(self, host: str, find: Callable[[bytes], Bulk | None]) -> None:
         self._find = find
-        self._places = threading.BoundedSemaphore(MAX_STREAMS)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -70,8 +80,11 @@ class BulkServer:
         self._socket.listen(MAX_STREAMS)
         self.port: int = self._socket.getsockname()[1]
         self._accepting = threading.Thread(target=self._accept, name="bulk-accept", daemon=True)
-        self._streams: dict[socket.socket, threading.Thread] = {}
         self._closing = threading.Event()
+        self._refused = False
+        self._lock = threading.Lock()
+        self._streams: dict[socket.socket, threading.Thread] = {}
+        self._in_line: deque[_Asked] = deque()
 
     def start(self) -> None:
         self._accepting.start()
@@ -80,51 +93,105 @@ class BulkServer:
         """Stop accepting and cut the streams in progress; afterwards no thread reads what was lent."""
         self._closing.set()
         _wake(self._socket)
-        self._socket.close()
         self._accepting.join()
-        for connection, thread in list(self._streams.items()):
+        self._socket.close()
+        with self._lock:
+            for asked in self._in_line:
+                asked.connection.close()
+            self._in_line.clear()
+            streams = list(self._streams.items())
+        for connection, thread in streams:
             _wake(connection)
             thread.join()
 
     def _accept(self) -> None:
-        refused = False
-        while not self._closing.is_set():
-            try:
-                connection, _ = self._socket.accept()
-            except OSError as error:  # closed, or no descriptor is free just now
-                if not (refused or self._closing.is_set()):
-                    log.warning("a weight stream cannot be accepted, and is tried again: %s", error.strerror)
-                refused = True
-                self._closing.wait(ACCEPT_WAIT_S)
-                continue
-            refused = False
-            if self._places.acquire(blocking=False):
-                thread = threading.Thread(target=self._serve, args=(connection,), name="bulk-stream", daemon=True)
-                self._streams[connection] = thread
-                thread.start()
-            else:
-                connection.close()
+        """Accept connections and read their requests until `close`."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            awaited = AwaitedRequests(selector, REQUEST.size)
+            while not self._closing.is_set():
+                for key, _ in selector.select(awaited.wait_s()):
+                    if key.data is not None:
+                        self._hear(awaited, key.data)
+                    elif not self._closing.is_set():
+                        self._accept_one(awaited)
+                awaited.drop_late()
+            awaited.drop_all()
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _accept_one(self, awaited: AwaitedRequests) -> None:
         try:
-            with connection:
+            connection, _ = self._socket.accept()
+        except OSError as error:  # no descriptor is free just now
+            if awaited.drop_oldest():
+                return
+            if not self._refused:
+                log.warning("a weight stream cannot be accepted, and is tried again: %s", error.strerror)
+            self._refused = True
+            self._closing.wait(ACCEPT_WAIT_S)
+        else:
+            self._refused = False
+            awaited.add(connection)
+
+    def _hear(self, awaited: AwaitedRequests, connection: socket.socket) -> None:
+        """Take what has come of a request; a whole one with a ticket is served or waits in line."""
+        request = awaited.read(connection)
+        if request is None:
+            return
+        ticket, offset, length = REQUEST.unpack(request)
+        bulk = self._find(ticket)
+        if bulk is not None and offset + length <= bulk.length:
+            self._serve(_Asked(connection, bulk, offset, length))
+            return
+        with connection, contextlib.suppress(OSError):
+            connection.send(FRAME.pack(CUT, 0))
+
+    def _serve(self, asked: _Asked) -> None:
+        with self._lock:
+            if self._closing.is_set():
+                asked.connection.close()
+            elif len(self._streams) < MAX_STREAMS:
+                thread = threading.Thread(target=self._stream, args=(asked,), name="bulk-stream", daemon=True)
+                self._streams[asked.connection] = thread
+                thread.start()
+            elif len(self._in_line) < MAX_IN_LINE:
+                self._in_line.append(asked)
+            else:
+                asked.connection.close()  # the receiver tries again
+
+    def _stream(self, asked: _Asked) -> None:
+        """Serve one request, then the first that waits in line."""
+        try:
+            with asked.connection as connection:
                 connection.settimeout(STALL_S)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._send_range(connection)
+                _send_range(asked)
         except OSError:
             pass  # the receiver went away or stalls; it resumes or gives up by itself
         finally:
-            del self._streams[connection]
-            self._places.release()
+            with self._lock:
+                del self._streams[asked.connection]
+                following = self._in_line.popleft() if self._in_line else None
+            if following is not None:
+                self._serve(following)
 
-    def _send_range(self, connection: socket.socket) -> None:
-        ticket, offset, length = REQUEST.unpack(_receive_exactly(connection, REQUEST.size))
-        bulk = self._find(ticket)
-        if bulk is None or offset + length > bulk.length or not _send_frames(connection, bulk, offset, length):
-            connection.sendall(FRAME.pack(CUT, 0))
-            return
-        acknowledged = COUNT.unpack(_receive_exactly(connection, COUNT.size))[0] == length
-        connection.sendall(FRAME.pack(DONE if acknowledged and bulk.intact() else CUT, 0))
+
+@dataclass(frozen=True)
+class _Asked:
+    """A connection that asks for a range of what its ticket grants."""
+
+    connection: socket.socket
+    bulk: Bulk
+    offset: int
+    length: int
+
+
+def _send_range(asked: _Asked) -> None:
+    connection, bulk = asked.connection, asked.bulk
+    if not _send_frames(connection, bulk, asked.offset, asked.length):
+        connection.sendall(FRAME.pack(CUT, 0))
+        return
+    acknowledged = COUNT.unpack(_receive_exactly(connection, COUNT.size))[0] == asked.length
+    connection.sendall(FRAME.pack(DONE if acknowledged and bulk.intact() else CUT, 0))
 
 
 class TcpFetch:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from astraflow.core.weight_manager.transports import tcp
+from astraflow.core.weight_manager.transports import tcp, tcp_requests
 from astraflow.core.weight_manager.transports.base import Bulk, Grant
 from astraflow.core.weight_manager.transports.tcp import CUT, DONE, FRAME, REQUEST, BulkServer, TcpFetch, split
 from astraflow.errors import DeadlineError, PeerError
@@ -29,8 +29,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp, "RETRY_WAIT_S", 0.001)
 
 
-@pytest.fixture
-def server() -> Iterator[BulkServer]:
+def serving() -> Iterator[BulkServer]:
+    """Serve DATA to who has the ticket."""
     fd = os.memfd_create("test")
     os.write(fd, b"before" + DATA + b"after")
     bulk = Bulk(fd, 6, len(DATA), lambda: True)
@@ -39,6 +39,9 @@ def server() -> Iterator[BulkServer]:
     yield server
     server.close()
     os.close(fd)
+
+
+_server = pytest.fixture(serving, name="server")
 
 
 @pytest.fixture
@@ -116,14 +119,40 @@ def test_a_wrong_acknowledgement_is_not_done(server: BulkServer) -> None:
         assert FRAME.unpack(read(connection, 16)) == (CUT, 0)
 
 
-def test_more_streams_than_there_are_places_are_closed(server: BulkServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_places", threading.BoundedSemaphore(1))
-    with ask(server.port, TICKET, 0, 10) as first:
+def test_silent_connections_keep_no_receiver_waiting(server: BulkServer) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        for _ in range(3):  # strangers ask, too, and half a request is as good as none
+            stack.enter_context(ask(server.port, b"x" * 16, 0, 10))
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port))).sendall(TICKET)
+        into = bytearray(len(DATA))
+        assert fetch(server.port, into)
+        assert bytes(into) == DATA
+
+
+def test_a_request_that_does_not_come_whole_is_given_up(monkeypatch: pytest.MonkeyPatch, server: BulkServer) -> None:
+    monkeypatch.setattr(tcp_requests, "REQUEST_S", 0.01)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(TICKET)
+        assert read(connection, 1) == b""
+
+
+@pytest.mark.parametrize("line", [4096, 0])
+def test_more_receivers_than_places_wait_in_line(monkeypatch: pytest.MonkeyPatch, line: int) -> None:
+    monkeypatch.setattr(tcp, "MAX_STREAMS", 1)
+    monkeypatch.setattr(tcp, "MAX_IN_LINE", line, raising=False)
+    with contextlib.contextmanager(serving)() as server, ask(server.port, TICKET, 0, 10) as first:
         read(first, 26)
-        with ask(server.port, TICKET, 0, 10) as second, contextlib.suppress(ConnectionResetError):
-            assert read(second, 1) == b""
-        first.sendall((10).to_bytes(8, "little"))
-        assert FRAME.unpack(read(first, 16)) == (DONE, 0)
+        with ask(server.port, TICKET, 5, 10) as second:
+            if not line:  # that is as long as it may be: it is closed and tries again
+                with contextlib.suppress(ConnectionResetError):
+                    assert read(second, 1) == b""
+            first.sendall((10).to_bytes(8, "little"))
+            assert FRAME.unpack(read(first, 16)) == (DONE, 0)
+            if line:
+                assert FRAME.unpack(read(second, 16)) == (5, 10)
+                assert read(second, 10) == DATA[5:15]
 
 
 def test_a_cut_line_is_resumed_where_it_broke(serve: Serve) -> None:
@@ -211,8 +240,6 @@ def test_a_server_without_a_free_descriptor_serves_once_there_is_one(
 
     monkeypatch.setattr(server, "_socket", Full())
     monkeypatch.setattr(tcp, "ACCEPT_WAIT_S", 0.001)
-    assert fetch(server.port, into)  # the accept that waits takes this one; the next ones fail
-    into = bytearray(len(DATA))
     assert fetch(server.port, into)
     assert (bytes(into), left) == (DATA, [0])
     assert caplog.text.count("a weight stream cannot be accepted, and is tried again: Too many open files") == 1
