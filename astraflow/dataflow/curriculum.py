@@ -25,6 +25,9 @@ from astraflow.dataflow.ledger_events import Visit
 from astraflow.dataflow.prompts import Pool, PromptRecord, PromptRules, pool_of
 from astraflow.errors import DataError
 
+BLOCK = 4096
+"""Rows that are looked at together for one that may be asked for."""
+
 
 class DatasetCursor:
     """An endless, seeded order over a dataset's rows; each epoch is its own permutation: a position is two numbers."""
@@ -41,6 +44,8 @@ class DatasetCursor:
         self._order = self._permutation()
         self._place: np.ndarray | None = None
         """Position of each row in the order, where it was needed."""
+        self._left: tuple[int, np.ndarray] | None = None
+        """The pass that was left last, and its order."""
 
     def seek(self, issued: int) -> None:
         """Continue after so many occurrences, none of them left out."""
@@ -49,8 +54,12 @@ class DatasetCursor:
     def move(self, epoch: int, position: int) -> None:
         """Continue at a position."""
         if epoch != self.epoch:
+            left = self._left
+            self._left = self.epoch, self._order
             self.epoch = epoch
-            self._order, self._place = self._permutation(), None
+            # to and fro between two passes is quick: where nothing is wanted, each search looks into the next one
+            self._order = left[1] if left is not None and left[0] == epoch else self._permutation()
+            self._place = None
         self.position = position
 
     def after(self, row: int, epoch: int) -> None:
@@ -62,11 +71,15 @@ class DatasetCursor:
 
     def next(self) -> tuple[int, int]:
         """(row, epoch) of the next occurrence."""
-        if self.position == self.rows:
-            self.move(self.epoch + 1, 0)
-        row = int(self._order[self.position])
+        row = int(self.ahead(1)[0])
         self.position += 1
         return row, self.epoch
+
+    def ahead(self, most: int) -> np.ndarray:
+        """Return the rows that come next, at most so many, all of one pass: of the next where it has ended."""
+        if self.position == self.rows:
+            self.move(self.epoch + 1, 0)
+        return self._order[self.position : self.position + most]
 
     def _permutation(self) -> np.ndarray:
         return np.random.default_rng([self._seed, self.epoch, *self._number]).permutation(self.rows)
@@ -111,6 +124,12 @@ class Curriculum:
         self._shares = shares / shares.sum()
         self._issued = [0] * len(sizes)
         self._records: dict[int, PromptRecord] = {}
+        # what the records imply, so that neither a search that finds few or none nor statistics read all of them
+        self._closed: np.ndarray | None = np.zeros(self._starts[-1], np.int64) if self.watches else None
+        """The first pass that may ask for each prompt."""
+        self._solved = np.zeros(self._starts[-1] if self.watches else 0, np.int64)
+        """The first pass that does not leave each prompt out as solved."""
+        self._pools: Counter[Pool] = Counter()
 
     def next(self) -> tuple[int, int]:
         """(prompt_id, epoch) of the next occurrence."""
@@ -118,19 +137,27 @@ class Curriculum:
         dataset = int(lacking.argmax())
         self._issued[dataset] += 1
         cursor, start = self._cursors[dataset], int(self._starts[dataset])
-        first: tuple[int, int] | None = None
-        # the rest of this pass, and a whole one after it
-        most = 2 * cursor.rows if self._records else 1
-        for _ in range(most):
+        if self._closed is None:
             row, epoch = cursor.next()
-            if self._asks_for(start + row, epoch):
-                return start + row, epoch
-            first = first or (row, epoch)
-            self.left_out += 1
-        if first is not None:
-            cursor.after(*first)
-            self.left_out -= most
-            row, epoch = first
+            return start + row, epoch
+        closed = self._closed[start : start + cursor.rows]
+        first: tuple[int, int, int] | None = None
+        # the rest of this pass, and a whole one after it
+        most = 2 * cursor.rows - cursor.position
+        looked = 0
+        while looked < most:
+            rows = cursor.ahead(min(BLOCK, most - looked))
+            first = first or (int(rows[0]), cursor.epoch, cursor.position)
+            for place in np.flatnonzero(closed[rows] <= cursor.epoch).tolist():
+                if self._asks_for(start + int(rows[place]), cursor.epoch):
+                    self.left_out += looked + place
+                    cursor.position += place + 1
+                    return start + int(rows[place]), cursor.epoch
+            looked += len(rows)
+            cursor.position += len(rows)
+        assert first is not None
+        row, epoch, position = first
+        cursor.move(epoch, position + 1)
         return start + row, epoch
 
     def issued(self, prompt_id: int, epoch: int) -> None:
@@ -141,8 +168,11 @@ class Curriculum:
 
     def visited(self, prompt_id: int, epoch: int, visit: Visit | None) -> None:
         """A rollout of a prompt ended, now or as the log says; None: without any reward."""
-        if visit is not None and self.watches:
-            self._rules.visited(self._records.setdefault(prompt_id, PromptRecord()), visit, epoch)
+        if visit is not None and self._closed is not None:
+            record = self._records.setdefault(prompt_id, PromptRecord())
+            self._count(record, -1)
+            self._rules.visited(record, visit, epoch)
+            self._stands(prompt_id, record)
 
     @property
     def watches(self) -> bool:
@@ -163,6 +193,11 @@ class Curriculum:
         for cursor, position in zip(self._cursors, state.positions, strict=True):
             cursor.move(*position)
         self._issued, self._records = list(state.issued), dict(state.records)
+        if self._closed is not None:
+            self._closed[:] = self._solved[:] = 0
+            self._pools.clear()
+            for prompt_id, record in self._records.items():
+                self._stands(prompt_id, record)
 
     def statistics(self) -> dict[str, float]:
         """Occurrences by dataset, where there are several, and prompts by what is known of them."""
@@ -173,13 +208,24 @@ class Curriculum:
             return stats
         stats |= {"curriculum/left_out": float(self.left_out), "curriculum/visited": float(len(self._records))}
         if self._rules.config.solved is not None:
-            epochs = [cursor.epoch for cursor in self._cursors]
-            solved = [self._rules.is_solved(r, epochs[self.dataset(i)]) for i, r in self._records.items()]
+            passes = zip(self._cursors, self._starts, strict=False)
+            solved = [(self._solved[at : at + cursor.rows] > cursor.epoch).sum() for cursor, at in passes]
             stats["curriculum/solved"] = float(sum(solved))
-        if (difficulty := self._rules.config.difficulty) is not None:
-            pools = Counter(pool_of(record, difficulty) for record in self._records.values())
-            stats |= {f"curriculum/{pool.value}": float(pools[pool]) for pool in Pool}
+        if self._rules.config.difficulty is not None:
+            stats |= {f"curriculum/{pool.value}": float(self._pools[pool]) for pool in Pool}
         return stats
+
+    def _stands(self, prompt_id: int, record: PromptRecord) -> None:
+        """Keep what a prompt's new record implies."""
+        assert self._closed is not None
+        self._closed[prompt_id] = self._rules.closed_until(record)
+        self._solved[prompt_id] = self._rules.solved_until(record)
+        self._count(record, 1)
+
+    def _count(self, record: PromptRecord, one: int) -> None:
+        difficulty = self._rules.config.difficulty
+        if difficulty is not None and record.visits:
+            self._pools[pool_of(record, difficulty)] += one
 
     def _asks_for(self, prompt_id: int, epoch: int) -> bool:
         record = self._records.get(prompt_id)

@@ -19,6 +19,9 @@ from astraflow.core.data import Group
 from astraflow.dataflow.config import CurriculumConfig, DifficultyConfig, GresoConfig
 from astraflow.dataflow.ledger_events import Visit
 
+NEVER = 2**62
+"""The number of a pass that does not come."""
+
 
 class Kind(StrEnum):
     """What a visit without variance was like."""
@@ -109,10 +112,19 @@ class PromptRules:
 
     def is_solved(self, record: PromptRecord, epoch: int) -> bool:
         """Is it left out because it was right so often?"""
+        return epoch < self.solved_until(record)
+
+    def solved_until(self, record: PromptRecord) -> int:
+        """Return the first pass from which it is not left out as solved any more."""
         solved = self.config.solved
         if solved is None or record.solved < solved.after:
-            return False
-        return solved.passes is None or epoch - record.epoch <= solved.passes
+            return 0
+        return NEVER if solved.passes is None else record.epoch + solved.passes + 1
+
+    def closed_until(self, record: PromptRecord) -> int:
+        """Return the first pass in which its chance is above 0, as long as it is not visited again."""
+        until = self.solved_until(record)
+        return until if until == NEVER or self.probability(record, until) > 0 else NEVER
 
 
 def pool_of(record: PromptRecord, rule: DifficultyConfig) -> Pool:

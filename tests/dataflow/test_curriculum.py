@@ -1,7 +1,9 @@
 """Which row is asked for next: weights, seeded orders, prompts by their records, restored."""
 
 import asyncio
+import hashlib
 import json
+import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,7 @@ from astraflow.dataflow.config import (
 )
 from astraflow.dataflow.curriculum import Curriculum, CurriculumState, DatasetCursor, make_curriculum
 from astraflow.dataflow.ledger_events import Visit
+from astraflow.dataflow.prompts import Pool, PromptRecord, PromptRules, pool_of
 from astraflow.dataflow.scripted import Rehearsal, ScriptedRaaS, ScriptedTrainer, example_rows
 from astraflow.dataflow.store import LedgerStore
 from astraflow.errors import DataError
@@ -109,6 +112,75 @@ def test_solved_for_good_and_when_all_are_solved_none_is_left_out() -> None:
     assert curriculum.left_out == left_out
     curriculum.visited(2, 6, MIXED)
     assert {prompt for prompt, _ in drawn(curriculum, 6)} == {2}
+
+
+@pytest.mark.parametrize(
+    ("unsolved", "rules"),
+    [
+        (0, CurriculumConfig(solved=SolvedConfig(after=1))),
+        (1, CurriculumConfig(solved=SolvedConfig(after=1))),
+        (0, CurriculumConfig(solved=SolvedConfig(after=1, passes=9), difficulty=DifficultyConfig(easy_rate=0.0))),
+        (0, CurriculumConfig(difficulty=DifficultyConfig(easy_rate=0.0))),
+    ],
+)
+def test_looking_for_a_prompt_reads_no_record_of_those_left_out(
+    unsolved: int, rules: CurriculumConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It happens on the event loop, at each occurrence, and nearly all of a large dataset may be solved."""
+    curriculum = Curriculum({"a": 5000}, 1, rules=rules)
+    for prompt in range(unsolved, 5000):
+        curriculum.visited(prompt, 0, EASY)
+    read = []
+    chance = PromptRules.probability
+    monkeypatch.setattr(PromptRules, "probability", lambda *given: read.append(given) or chance(*given))
+    asked = {prompt for prompt, _ in drawn(curriculum, 10)}
+    assert len(asked) == (1 if unsolved else 10)
+    assert curriculum.statistics()["curriculum/visited"] == 5000 - unsolved
+    assert len(read) < 100
+
+
+def plainly(seed: int, rows: int, rules: PromptRules, records: dict[int, PromptRecord], at: DatasetCursor) -> int:
+    """Look for the next prompt one row after the other, as the module's first lines say."""
+    start = (at.epoch, at.position)
+    for _ in range(2 * rows - at.position):
+        row, epoch = at.next()
+        record = records.get(row)
+        chance = 1.0 if record is None else rules.probability(record, epoch)
+        digest = hashlib.blake2b(f"{seed}/{epoch}/{row}".encode(), digest_size=8).digest()
+        if int.from_bytes(digest, "big") / 2**64 < chance:
+            return row
+    at.move(*start)
+    return at.next()[0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_quick_search_finds_what_a_plain_one_does(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astraflow.dataflow.curriculum.BLOCK", 3, raising=False)
+    chance = random.Random(seed)
+    config = CurriculumConfig(
+        greso=chance.choice([None, GresoConfig(easy_floor=0.0)]),
+        solved=chance.choice([None, SolvedConfig(after=1), SolvedConfig(after=2, passes=1)]),
+        difficulty=chance.choice([None, DifficultyConfig(easy_rate=0.0, hard_rate=0.3)]),
+    )
+    rows, rules, records = 11, PromptRules(config), dict[int, PromptRecord]()
+    curriculum, cursor = Curriculum({"a": rows}, seed, rules=config), DatasetCursor(rows, seed)
+    for _ in range(400):
+        prompt, epoch = curriculum.next()
+        assert (prompt, epoch) == (plainly(seed, rows, rules, records, cursor), cursor.epoch)
+        visit = chance.choice([EASY, EASY, EASY, HARD, MIXED, None])
+        curriculum.visited(prompt, epoch, visit)
+        if visit is not None and rules.any:
+            rules.visited(records.setdefault(prompt, PromptRecord()), visit, epoch)
+        stats = curriculum.statistics()
+        solved = sum(rules.is_solved(record, cursor.epoch) for record in records.values())
+        assert stats.get("curriculum/solved", solved) == solved
+        if config.difficulty is not None:
+            pools = Counter(pool_of(record, config.difficulty).value for record in records.values())
+            assert {pool: stats[f"curriculum/{pool}"] for pool in Pool} == {pool: pools[pool] for pool in Pool}
+        if chance.random() < 0.05:
+            again = Curriculum({"a": rows}, seed, rules=config)
+            again.restore(decode(encode(curriculum.snapshot()), CurriculumState))
+            curriculum = again
 
 
 def test_pools_are_asked_for_at_their_rates() -> None:
