@@ -350,7 +350,7 @@ class Evaluation:
                 orders.append(Order(key, workflow_id, tuple(t.task for t in tasks), "eval", version))
         return orders
 
-    def results(self, key: str, items: list[m.PulledItem]) -> None:
+    def results(self, key: str, items: list[m.PulledItem]) -> list[str]:
         """Score what came back; what is of no lease, or of an earlier round's, is counted and changes nothing."""
         r = self._round
         for item in items:
@@ -365,6 +365,7 @@ class Evaluation:
                 self._observe(result.episodes)
         if r is not None and r.finished:
             self._changed.set()
+        return []
 
     def expire(self) -> None:
         """Give what no RaaS scored in time to others. Who took it has failed."""
