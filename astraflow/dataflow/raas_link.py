@@ -18,11 +18,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
+from astraflow.core.data import LeaseId
 from astraflow.core.protocol import RaaSClient
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.policies import Published
@@ -58,8 +59,8 @@ class Desk(Protocol):
     def results(self, key: str, items: list[m.PulledItem]) -> None:
         """Tasks ended at an instance."""
 
-    def returned(self, key: str, task_ids: list[str]) -> None:
-        """Tasks did not reach, or were refused by, an instance."""
+    def returned(self, key: str, leases: Sequence[LeaseId]) -> None:
+        """Tasks did not reach, or were refused by, an instance. A lease that has ended meanwhile is passed over."""
 
     def lost(self, key: str) -> None:
         """An instance is gone with all it had."""
@@ -266,7 +267,8 @@ class RaaSLink:
             if refused:
                 log.warning("RaaS %s did not take %d tasks: %s", self._key, len(refused), next(iter(refused.values())))
                 self._pool.refused(self._key, "refused work")
-                self._links.desks[order.lane].returned(self._key, list(refused))
+                leases = [task.lease for task in order.tasks if task.task_id in refused]
+                self._links.desks[order.lane].returned(self._key, leases)
                 self._links.wake.set()
 
     async def _pull(self, lane: m.Lane) -> None:
