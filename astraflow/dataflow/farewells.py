@@ -1,4 +1,4 @@
-"""RaaS that were told to leave: the same process is not let in again by its next heartbeat.
+"""RaaS that were told to leave, or whose uid another took: the same process is not let in again by its next heartbeat.
 
 A process that says its incarnation is told apart from its successor. One that does not is known by its address, and is
 taken for a successor once no heartbeat has come for a while.
@@ -21,9 +21,14 @@ class Farewells:
 
     def note(self, uid: str, url: str, incarnation: str, now: float) -> None:
         """A process leaves."""
+        self.forget(uid, url, incarnation)
         self._heard[_process(uid, url, incarnation)] = now
         while len(self._heard) > REMEMBERED:
             del self._heard[next(iter(self._heard))]
+
+    def forget(self, uid: str, url: str, incarnation: str) -> None:
+        """A process is back."""
+        self._heard.pop(_process(uid, url, incarnation), None)
 
     def holds(self, uid: str, url: str, incarnation: str, now: float) -> bool:
         """A registration comes: is it a heartbeat of a process that left?"""

@@ -26,6 +26,7 @@ from typing import Protocol, TypeVar
 from astraflow.core.data import LeaseId
 from astraflow.core.protocol import RaaSClient
 from astraflow.core.protocol import messages as m
+from astraflow.dataflow.orders import REFUSALS, Refusals, bodies, failed
 from astraflow.dataflow.policies import Published
 from astraflow.dataflow.raas_pool import Instance, RaaSPool
 from astraflow.dataflow.waiting import Pulse
@@ -39,6 +40,9 @@ RETRY_S = 0.2
 """Pause after the first failed call; doubles up to RETRY_MOST_S."""
 
 RETRY_MOST_S = 5.0
+
+ABOUT_TASKS = frozenset({400, 413})
+"""Statuses of a refusal that the same tasks would meet again."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ class RaaSLinks:
         self.clock = clock
         self.refused = refused
         self.durable = durable
+        self.refusals = Refusals()
         self._connect = connect
         self._broken = broken
         self._links: dict[str, tuple[RaaSLink, asyncio.Task[None]]] = {}
@@ -252,25 +257,52 @@ class RaaSLink:
     async def _submit(self) -> None:
         while True:
             order = await self._outbox.get()
-            request = m.SubmitRequest(
-                tasks=list(order.tasks), workflow_id=order.workflow_id, lane=order.lane, version=order.version
-            )
-            ids = [task.task_id for task in order.tasks]
             await self._links.durable()
-            try:
-                accepted = await self._once(self._client.submit(request))
-                refused = {a.task_id: a.reason for a in accepted if not a.accepted}
-            except CallerError as error:
-                refused = dict.fromkeys(ids, str(error))
-            except (PeerError, DeadlineError, DataError) as error:
-                # it may have arrived: the same task_id again is one task, and a result without a lease is ignored
-                refused = dict.fromkeys(ids, str(error))
-            if refused:
-                log.warning("RaaS %s did not take %d tasks: %s", self._key, len(refused), next(iter(refused.values())))
-                self._pool.refused(self._key, "refused work")
-                leases = [task.lease for task in order.tasks if task.task_id in refused]
-                self._links.desks[order.lane].returned(self._key, leases)
-                self._links.wake.set()
+            for tasks in bodies(order.tasks):
+                await self._submit_body(order, tasks)
+
+    async def _submit_body(self, order: Order, tasks: list[m.Task]) -> None:
+        request = m.SubmitRequest(tasks=tasks, workflow_id=order.workflow_id, lane=order.lane, version=order.version)
+        refused: dict[str, str] = {}
+        unsent: dict[str, str] = {}
+        try:
+            accepted = await self._once(self._client.submit(request))
+            refused = {a.task_id: a.reason for a in accepted if not a.accepted}
+        except CallerError as error:
+            # about the tasks, or about the process: another version than was asked for, a workflow that it forgot
+            said = refused if error.status in ABOUT_TASKS else unsent
+            said |= {task.task_id: str(error) for task in tasks}
+        except (PeerError, DeadlineError, DataError) as error:
+            # it may have arrived: the same task_id again is one task, and a result without a lease is ignored
+            unsent = {task.task_id: str(error) for task in tasks}
+        if refused or unsent:
+            log.warning(
+                "RaaS %s did not take %d tasks: %s",
+                *(self._key, len(refused) + len(unsent), next(iter((refused | unsent).values()))),
+            )
+            self._pool.refused(self._key, "refused work")
+        self._give_back(order.lane, tasks, refused, unsent)
+
+    def _give_back(
+        self, lane: m.Lane, tasks: list[m.Task], refused: Mapping[str, str], unsent: Mapping[str, str]
+    ) -> None:
+        """Let others have what was not taken, but for what was refused too often: that has failed."""
+        refusals, desk = self._links.refusals, self._links.desks[lane]
+        hopeless = []
+        for task in tasks:
+            if task.task_id in refused:
+                if refusals.refused(task.group_id):
+                    hopeless.append(failed(task, f"refused {REFUSALS} times in a row: {refused[task.task_id]}"))
+            elif task.task_id not in unsent:
+                refusals.taken(task.group_id)
+        ended = {item.task_id for item in hopeless}
+        back = [t.lease for t in tasks if t.task_id in refused.keys() | unsent.keys() and t.task_id not in ended]
+        if hopeless:
+            desk.results(self._key, hopeless)
+        if back:
+            desk.returned(self._key, back)
+        if hopeless or back:
+            self._links.wake.set()
 
     async def _pull(self, lane: m.Lane) -> None:
         desk = self._links.desks[lane]

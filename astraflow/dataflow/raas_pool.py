@@ -139,6 +139,8 @@ class RaaSPool:
         self.speeds = Speeds()
         self._quarantine = Quarantine(self.rules.quarantine_failures, self.rules.quarantine_s)
         self._farewells = Farewells(self.rules.silent_s)
+        self._replaced = Farewells(self.rules.silent_s)
+        """Processes whose uid another one took: while that one lives, they do not take it back."""
         self._seats = dict(seats or {})
         self._by_key: dict[str, Instance] = {}
         self._by_uid: dict[str, Instance] = {}
@@ -181,9 +183,11 @@ class RaaSPool:
             last_seen=now,
         )
         replaced = None
+        self._replaced.forget(*_process(request.uid, request.raas_url, incarnation))
         if known is not None:
             if known.health is not Health.DEAD:
                 replaced = known
+            self._replaced.note(*_process(known.uid, known.url, known.incarnation), now)
             self.remove(known.key)
         self._by_key[instance.key] = self._by_uid[instance.uid] = instance
         self._changed()
@@ -223,6 +227,17 @@ class RaaSPool:
         left = self._farewells.holds(request.uid, request.raas_url, incarnation, now)
         known = self._by_uid.get(request.uid)
         return left and (known is None or known.health is not Health.DRAINING)
+
+    def successor(self, request: RegisterRaaSRequest, now: float) -> Instance | None:
+        """Who took a process's uid and lives: two processes of one uid must not evict each other for ever."""
+        known = self._by_uid.get(request.uid)
+        incarnation = str(request.capabilities.get("incarnation", ""))
+        if known is None or known.health is Health.DEAD:
+            return None
+        if (known.url, known.incarnation) == (request.raas_url, incarnation):
+            return None
+        process = _process(request.uid, request.raas_url, incarnation)
+        return known if self._replaced.holds(*process, now) else None
 
     def drain(self, uid: str, now: float, incarnation: str = "") -> Instance | None:
         """No new work, and its next heartbeats do not bring it back.
@@ -471,3 +486,8 @@ class RaaSPool:
                 raise InvariantError(f"RaaS {i.key} is said to have room, and has none")
             if i.inflight < 0 or (i.health is Health.DEAD and (i.inflight or i.verified)):
                 raise InvariantError(f"RaaS {i.key}: {i.inflight} in flight, health {i.health}")
+
+
+def _process(uid: str, url: str, incarnation: str) -> tuple[str, str, str]:
+    """(uid, url, incarnation) by which a replaced process is known: at another address it is taken for another one."""
+    return uid, url, f"{incarnation} at {url}" if incarnation else ""

@@ -535,6 +535,11 @@ class AstraFlow:
         """A RaaS joins, gives a sign of life, or comes back anew; then what it had before goes to others at once."""
         if self.pool.has_left(request, self._clock()):
             return self._reply(request.uid, "it was deregistered: only another process, of another incarnation, joins")
+        successor = self.pool.successor(request, self._clock())
+        if successor is not None:
+            return self._reply(
+                request.uid, f"uid '{request.uid}' is that of a RaaS at {successor.url}: each needs a uid of its own"
+            )
         registration = self.pool.register(request, self._clock())
         if registration.replaced is not None:
             log.warning("RaaS %s was started anew", request.uid)
