@@ -47,7 +47,8 @@ class Segments:
         self._live = Counter(ref.segment for ref in refs)
         directory.mkdir(parents=True, exist_ok=True)
         found = [int(path.name) for path in directory.iterdir() if _NAME.fullmatch(path.name)]
-        self._number = max(found, default=0)
+        # a file that is referenced may be gone; its number is not used for another one
+        self._number = max([*found, *self._live], default=0)
         self._file: BinaryIO | None = None
         for number in found:
             if not self._live[number] and not reading:

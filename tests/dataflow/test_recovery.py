@@ -296,6 +296,82 @@ async def test_a_trainer_goes_back_to_its_older_state_and_no_further(run: Run) -
 
 
 @synchronous
+async def test_a_trainer_ahead_of_its_ledger_is_refused_and_changes_nothing(run: Run, tmp_path: Path) -> None:
+    async with run.dataflow().running() as dataflow:
+        await dataflow.join(raas())
+        trainer = dataflow.trainer(2 * B)
+        await trainer.begin()
+        for _ in range(2):
+            await trainer.train()
+    shutil.copytree(run.path / "ledger", tmp_path / "copy")
+    async with run.dataflow().running() as dataflow:
+        await dataflow.join(raas("b"))
+        trainer = dataflow.trainer(2 * B)
+        await trainer.recover(step=1, version=1)
+        for _ in range(3):
+            await trainer.train()
+        state = (trainer.step, trainer.version)
+    assert state == (4, 6)
+    shutil.rmtree(run.path / "ledger")
+    shutil.copytree(tmp_path / "copy", run.path / "ledger")  # a backup is put back; the trainer's state is newer
+    async with run.dataflow().running() as dataflow:
+        await dataflow.join(raas("c"))
+        trainer = dataflow.trainer(2 * B)
+        ledger = dataflow.service.books.ledger
+        before = ledger.snapshot()
+        # ahead in steps, and of a later lineage, whose numbers would be issued again
+        for step, version in (state, (3, 4), (2, 5)):
+            expected = rf"back at step {step}, version {version}, .*up to step 2, version 2"
+            with pytest.raises(ConflictError, match=expected):
+                await trainer.recover(step, version)
+        assert ledger.snapshot() == before
+        status = await dataflow.client.status()
+        assert [status["agents"]["model0"][key] for key in ("step", "highest", "version")] == [2, 2, 2]
+        await trainer.recover(step=2, version=2)
+        await trainer.train()
+        ledger.validate()
+    report = audit(run.path / "ledger")
+    assert (report.conserved, report.trained) == (True, 3 * B), report.problems
+
+
+@synchronous
+async def test_a_trainer_whose_ledger_has_not_begun_is_refused(run: Run) -> None:
+    async with run.dataflow().running() as dataflow:
+        for step, version in ((3, 3), (0, 7)):
+            with pytest.raises(ConflictError, match="up to step 0"):
+                await dataflow.trainer(2 * B).recover(step, version)
+        await dataflow.trainer(2 * B).recover(step=0)  # nothing is lost before the first step
+
+
+@synchronous
+async def test_after_a_power_loss_a_batch_whose_bytes_are_gone_is_made_anew(run: Run) -> None:
+    async with run.dataflow().running() as dataflow:
+        await dataflow.join(raas())
+        trainer = dataflow.trainer(2 * B)
+        await trainer.begin()
+        await trainer.train()
+        await trainer.batch()
+    for segment in (run.path / "ledger" / "segments").iterdir():
+        segment.write_bytes(b"")  # the database was on the disk already, these were not
+    async with run.dataflow().running() as dataflow:
+        ledger = dataflow.service.books.ledger
+        assert ledger.counters.states[State.SERVED] == 0
+        again = ScriptedTrainer(dataflow.client, batch_size=2 * B)
+        again.version, again.step = 2, 2
+        # a trainer that lived on has trained the old one
+        with pytest.raises(ConflictError, match="trained on no batch"):
+            await again.announce()
+        await dataflow.join(raas("b"))
+        await again.recover(step=1, version=1)
+        for _ in range(3):
+            await again.train()
+        assert ledger.counters.trained == 4 * B
+        ledger.validate()
+    report = audit(run.path / "ledger")
+    assert (report.conserved, report.trained) == (True, 4 * B), report.problems
+
+
+@synchronous
 async def test_without_checkpoints_a_trainer_goes_back_as_far_as_configured(
     make_settings: MakeSettings, tmp_path: Path
 ) -> None:
