@@ -193,6 +193,33 @@ async def test_a_ledger_of_another_dataset_is_refused(run: Run) -> None:
 
 
 @synchronous
+async def test_a_run_goes_on_with_the_rows_that_it_began_with_and_no_others(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    def dataflow(rows: list[dict[str, Any]], scored: list[dict[str, Any]]) -> Rehearsal:
+        store = LedgerStore(run.path / "ledger")
+        return Rehearsal(run.settings, store=store, rows=rows, eval_rows={"held_out": scored})
+
+    odd = {"ünïcode": "\ud800", "big": 2**70, "nested": [{"b": None, "a": [1.5, True, float("inf")]}]}
+    rows = [{**row, **odd} for row in example_rows(10)]
+    async with dataflow(rows, rows).running():
+        pass
+    others = [
+        [*rows[1:], rows[0]],
+        [{**row, "answer": "0"} if i == 7 else row for i, row in enumerate(rows)],
+        [{**row, "nested": [{"b": None, "a": [1.5, False, float("inf")]}]} for row in rows],
+        [{**row, "big": 2**70 + 1} for row in rows],
+    ]
+    for other in others:
+        with pytest.raises(ConfigError, match=r"begun with other rows.*rollout_dataset \(10 rows, .*restore the rows"):
+            dataflow(other, rows)
+    assert "other rows" not in caplog.text
+    same_rows = [dict(reversed(row.items())) for row in rows]  # a column's place means nothing
+    async with dataflow(same_rows, rows[:5]).running():
+        assert "eval_datasets.held_out has other rows than before" in caplog.text
+
+
+@synchronous
 async def test_a_lost_ledger_of_a_run_that_has_trained_is_refused(run: Run, tmp_path: Path) -> None:
     state = tmp_path / "recover" / "model0" / "step_000000"
     state.mkdir(parents=True)  # before the first step there is nothing to lose
