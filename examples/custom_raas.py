@@ -100,7 +100,8 @@ class LetterRaaS:
             numbers = range(task.n_samples or n_samples)
             episodes = tuple(Episode((self.sample(task, number, self.served.number),)) for number in numbers)
             result = GroupResult(group_id=task.group_id, episodes=episodes)
-            self.results[request.lane].setdefault(task.task_id, m.PulledItem(task_id=task.task_id, result=result))
+            item = m.PulledItem(task_id=task.task_id, lease=task.lease, result=result)
+            self.results[request.lane].setdefault(task.task_id, item)
         async with self.news:
             self.news.notify_all()
         return [m.Accepted(task_id=task.task_id, accepted=True) for task in request.tasks]

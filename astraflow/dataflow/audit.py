@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from astraflow.core.data import LeaseId
 from astraflow.dataflow.ledger import (
     Acknowledge,
     Curate,
@@ -112,6 +113,7 @@ class Auditor:
         self._model: dict[int, str] = {}
         self._owner: dict[int, str] = {}
         self._deadline: dict[int, float] = {}
+        self._attempts: Counter[int] = Counter()
         self._served: dict[str, list[int]] = {}
         self._replays: dict[str, int] = {}
         self._replayed: dict[str, dict[int, int]] = defaultdict(dict)
@@ -197,9 +199,11 @@ class Auditor:
                 self._move(event.group_ids, State.QUEUED, State.LEASED)
                 self._owner |= dict.fromkeys(event.group_ids, event.owner)
                 self._deadline |= dict.fromkeys(event.group_ids, event.deadline)
+                self._attempts.update(event.group_ids)
             case LoseLeases():
                 held = [g for g, owner in self._owner.items() if owner == event.owner]
-                self._unlease(g for g in held if event.group_ids is None or g in event.group_ids)
+                named = {lease.group_id for lease in event.leases if self._holds(lease)}
+                self._unlease(g for g in held if event.group_ids is None or g in named)
             case Expire():
                 self._unlease([g for g, deadline in self._deadline.items() if deadline <= event.now])
             case Finish():
@@ -259,7 +263,7 @@ class Auditor:
 
     def _finish(self, event: Finish) -> None:
         group_id = event.group_id
-        if self._owner.get(group_id) != event.owner:
+        if not self._holds(event.lease):
             return  # an orphan: counted by the ledger, of no effect
         del self._owner[group_id], self._deadline[group_id]
         if not event.groups:
@@ -271,6 +275,10 @@ class Auditor:
             numbers.append(self._next())
             self._place[numbers[-1]] = State.DONE
         self._model |= {number: key.model_id for number, key in zip(numbers, event.groups, strict=True)}
+
+    def _holds(self, lease: LeaseId) -> bool:
+        attempts = (0, self._attempts[lease.group_id])
+        return self._owner.get(lease.group_id) == lease.owner and lease.attempt in attempts
 
     def _unlease(self, group_ids: Iterable[int]) -> None:
         lost = list(group_ids)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from astraflow.core.data import Failed, Group
+from astraflow.core.data import Failed, Group, LeaseId
 from astraflow.core.data.trajectory import EpisodeResult, GroupResult, Row
 from astraflow.core.protocol import messages as m
 from astraflow.core.workflow.api.group import CUT
@@ -24,8 +24,19 @@ from astraflow.dataflow.books import Books
 from astraflow.dataflow.curation import Curator, Occurrence, Outcome
 from astraflow.dataflow.curriculum import Curriculum
 from astraflow.dataflow.data_serving import DataServing
-from astraflow.dataflow.ledger import Curate, DropReason, Entry, Expire, Finish, Issue, Lease, LoseLeases, State
-from astraflow.dataflow.policies import Policies
+from astraflow.dataflow.ledger import (
+    Curate,
+    DropReason,
+    Entry,
+    Expire,
+    Finish,
+    Issue,
+    Lease,
+    LoseLeases,
+    Orphan,
+    State,
+)
+from astraflow.dataflow.policies import MOST_SKIPPED, Policies
 from astraflow.dataflow.prompts import visit_of
 from astraflow.dataflow.raas_link import Order
 from astraflow.dataflow.raas_pool import Instance, RaaSPool
@@ -161,11 +172,17 @@ class DataAcquisition:
     def _task(self, group_id: int) -> m.Task:
         entry = self._books.ledger.get(group_id)
         assert entry is not None
-        return m.Task(task_id=self.task_id(entry), group_id=group_id, data=self._rows[entry.prompt_id])
+        lease = entry.lease
+        return m.Task(
+            task_id=self.task_id(entry),
+            group_id=group_id,
+            owner=lease.owner,
+            attempt=lease.attempt,
+            data=self._rows[entry.prompt_id],
+        )
 
     def task_id(self, entry: Entry) -> str:
-        """What a RaaS knows a lease by."""
-        # the lease is in the name: a RaaS remembers the tasks whose results were fetched and runs none of them twice
+        """What a RaaS knows a lease by: it remembers tasks whose results were fetched, and runs none of them twice."""
         return f"{self._rows[entry.prompt_id]['task_id']}#{entry.group_id}.{entry.leases}"
 
     def _abandoned(self, group: Group) -> bool:
@@ -174,13 +191,20 @@ class DataAcquisition:
 
     # ---- back ------------------------------------------------------------------------------------------------------
 
-    def results(self, key: str, items: list[m.PulledItem]) -> None:
-        """Close the occurrences that ended at an instance; results without a lease are ignored and counted."""
+    def results(self, key: str, items: list[m.PulledItem]) -> list[str]:
+        """Close the occurrences that ended at an instance; results without a lease are ignored and counted.
+
+        Returns the ids of those that are too early: the instance keeps them.
+        """
+        early = []
         for item in items:
-            group_id = _group_id(item.task_id)
+            group_id = item.lease.group_id
             entry = self._books.ledger.get(group_id)
-            if entry is None or entry.owner != key or item.task_id != self.task_id(entry):
-                self._ignore(key, group_id, item.task_id)
+            if entry is None or item.lease.owner != key or item.lease != entry.lease:
+                self._ignore(key, item)
+                continue
+            if self._is_early(item.result):
+                early.append(item.task_id)
                 continue
             self._books.arrived(group_id, item.result)
             row = self._rows[entry.prompt_id]
@@ -192,21 +216,35 @@ class DataAcquisition:
                 drop = drop if outcomes else drop or DropReason.FAILED
             if any(self._abandoned(o.group) for o in outcomes if o.key.model_id not in self._books.absent):
                 # its tokens are dropped, the occurrence is not: a recovery loses none
-                self._books.record(LoseLeases(key, (group_id,)))
+                self._books.record(LoseLeases.of(key, [item.lease]))
                 continue
-            self._close(occurrence, key, outcomes, drop)
+            self._close(occurrence, item.lease, outcomes, drop)
+        return early
 
-    def _ignore(self, key: str, group_id: int, task_id: str) -> None:
+    def _is_early(self, result: GroupResult | None) -> bool:
+        """Has it tokens of a version that is not announced yet? Its sender is ahead of the announcement by a moment."""
+        early = False
+        for episode in () if result is None else result.episodes:
+            for t in () if isinstance(episode, Failed) else episode.trajectories:
+                if t.model_id in self._pool.model_ids and t.model_id not in self._books.absent:
+                    steps = self._policies.get(t.model_id).steps
+                    number = steps.ahead(t.arrays.versions, MOST_SKIPPED)
+                    if number is not None:
+                        self._pool.versions.saw(t.model_id, number)
+                        early = True
+        return early
+
+    def _ignore(self, key: str, item: m.PulledItem) -> None:
         """Count a result without a lease, once however often it comes."""
-        if (key, task_id) in self._ignored:
+        if (key, item.task_id) in self._ignored:
             return
-        self._ignored[key, task_id] = None
+        self._ignored[key, item.task_id] = None
         if len(self._ignored) > REMEMBERED:
             del self._ignored[next(iter(self._ignored))]
-        self._books.record(Finish(group_id, key, (), DropReason.REJECTED))
+        self._books.record(Orphan(item.lease.group_id, item.lease.owner, item.lease.attempt))
 
-    def returned(self, key: str, task_ids: list[str]) -> None:
-        self._books.record(LoseLeases(key, tuple(_group_id(task_id) for task_id in task_ids)))
+    def returned(self, key: str, leases: Sequence[LeaseId]) -> None:
+        self._books.record(LoseLeases.of(key, leases))
 
     def lost(self, key: str) -> None:
         self._books.record(LoseLeases(key))
@@ -248,9 +286,10 @@ class DataAcquisition:
         self._flow.observe(result.episodes)
         return outcomes, drop
 
-    def _close(self, occurrence: Occurrence, key: str, outcomes: list[Outcome], drop: DropReason | None) -> None:
+    def _close(self, occurrence: Occurrence, lease: LeaseId, outcomes: list[Outcome], drop: DropReason | None) -> None:
         visit = visit_of([outcome.group for outcome in outcomes]) if self.cursor.watches else None
-        moves = self._books.record(Finish(occurrence.group_id, key, tuple(o.key for o in outcomes), drop, visit))
+        keys = tuple(outcome.key for outcome in outcomes)
+        moves = self._books.record(Finish(lease.group_id, lease.owner, keys, drop, visit, lease.attempt))
         self.cursor.visited(occurrence.prompt_id, occurrence.epoch, visit)
         group_ids = [moved.group_id for moved in moves if moved.after is State.DONE]
         for group_id, outcome in zip(group_ids, outcomes, strict=True):
@@ -266,11 +305,6 @@ class DataAcquisition:
                 if outcome.drop is DropReason.STALE:
                     self._flow.serving.count_stale(group)
                 self._flow.trajectories.dropped(group, outcome.drop)
-
-
-def _group_id(task_id: str) -> int:
-    number = task_id.rpartition("#")[2].partition(".")[0]
-    return int(number) if number.isascii() and number.isdigit() else -1
 
 
 def _numbered(group: Group, group_id: int) -> Group:

@@ -22,7 +22,7 @@ from math import inf
 import msgspec
 import numpy as np
 
-from astraflow.core.data import Failed, Trajectory
+from astraflow.core.data import Failed, LeaseId, Trajectory
 from astraflow.core.data.trajectory import EpisodeResult, GroupResult, Row
 from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import messages as m
@@ -71,10 +71,14 @@ class EvalTask:
     """When its lease ends."""
 
     def again(self) -> EvalTask:
-        """The task under another name: a RaaS runs none twice whose result was fetched."""
-        name, _, attempt = self.task.task_id.rpartition(".")
-        task = msgspec.structs.replace(self.task, task_id=f"{name}.{int(attempt) + 1}")
+        """The task for its next lease, under another name: a RaaS runs none twice whose result was fetched."""
+        name, attempt = self.task.task_id.rpartition(".")[0], self.task.attempt + 1
+        task = msgspec.structs.replace(self.task, task_id=f"{name}.{attempt}", owner="", attempt=attempt)
         return replace(self, task=task)
+
+    def to(self, owner: str, deadline: float) -> EvalTask:
+        """The task, leased."""
+        return replace(self, task=msgspec.structs.replace(self.task, owner=owner), deadline=deadline)
 
 
 class EvalRound:
@@ -106,6 +110,11 @@ class EvalRound:
         """Task ids that an owner works on."""
         return list(self._leased.get(owner, ()))
 
+    def holds(self, owner: str, lease: LeaseId) -> str | None:
+        """The id of the task that an owner works on by this lease; None where that is not, or no longer, its lease."""
+        held = self._leased.get(owner, {}).values()
+        return next((task.task.task_id for task in held if task.task.lease == lease), None)
+
     @property
     def owners(self) -> dict[str, int]:
         """owner → tasks it works on."""
@@ -115,7 +124,7 @@ class EvalRound:
         """Give out up to `most` tasks of one workflow, those at the head of the queue."""
         taken: list[EvalTask] = []
         while self._pending and len(taken) < most and self._pending[0].workflow_id == workflow_id:
-            taken.append(replace(self._pending.popleft(), deadline=deadline))
+            taken.append(self._pending.popleft().to(owner, deadline))
         self._leased.setdefault(owner, {}).update((t.task.task_id, t) for t in taken)
         return taken
 
@@ -239,6 +248,8 @@ class Evaluation:
         """
         self.exclusive = exclusive
         self.last: m.EvalResults | None = None
+        self.orphans = 0
+        """Results of tasks that were somebody else's by then, or nobody's."""
         self._sets = sets
         self._pool = pool
         self._waits = waits
@@ -339,19 +350,22 @@ class Evaluation:
                 orders.append(Order(key, workflow_id, tuple(t.task for t in tasks), "eval", version))
         return orders
 
-    def results(self, key: str, items: list[m.PulledItem]) -> None:
-        """Score what came back; the results of an earlier round are ignored."""
+    def results(self, key: str, items: list[m.PulledItem]) -> list[str]:
+        """Score what came back; what is of no lease, or of an earlier round's, is counted and changes nothing."""
         r = self._round
-        if r is None:
-            return
         for item in items:
+            task_id = None if r is None else r.holds(key, item.lease)
+            if r is None or task_id is None:
+                self.orphans += 1
+                continue
             result = _checked(item)
-            if r.finish(key, item.task_id, result, self._log):
-                self._pool.release(key, 1)
-                if result is not None:
-                    self._observe(result.episodes)
-        if r.finished:
+            r.finish(key, task_id, result, self._log)
+            self._pool.release(key, 1)
+            if result is not None:
+                self._observe(result.episodes)
+        if r is not None and r.finished:
             self._changed.set()
+        return []
 
     def expire(self) -> None:
         """Give what no RaaS scored in time to others. Who took it has failed."""
@@ -362,13 +376,17 @@ class Evaluation:
             self._cancel(key, task_ids)
             self._pool.group_failed(key, f"no result of an evaluation task within {self._lease_s:g} s", self._clock())
 
-    def returned(self, key: str, task_ids: list[str]) -> None:
+    def returned(self, key: str, leases: Sequence[LeaseId]) -> None:
         if self._round is not None:
-            self._pool.release(key, self._round.give_back(key, task_ids))
+            held = [self._round.holds(key, lease) for lease in leases]
+            self._give_back(self._round, key, [task_id for task_id in held if task_id is not None])
 
     def lost(self, key: str) -> None:
         if self._round is not None:
-            self.returned(key, self._round.leased(key))
+            self._give_back(self._round, key, self._round.leased(key))
+
+    def _give_back(self, r: EvalRound, key: str, task_ids: Iterable[str]) -> None:
+        self._pool.release(key, r.give_back(key, task_ids))
 
     def expects(self, key: str) -> bool:
         return self._round is not None and bool(self._round.leased(key))

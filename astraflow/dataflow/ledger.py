@@ -13,6 +13,9 @@ moment (LAW 30):
 
     issued = trained + dropped by reason + in flight
 
+A lease is one value: the group, its owner, and which attempt at the group it is. What names another than the current
+one, a result that is late or comes twice, or leases given back too late, is an orphan and changes nothing.
+
 A batch may hold groups again that earlier steps trained, on purpose (Serve.replayed). That changes the state of none
 and is counted apart.
 
@@ -28,6 +31,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, assert_never
 
+from astraflow.core.data import LeaseId
 from astraflow.dataflow.ledger_entries import Counters, Entry, LedgerSnapshot
 from astraflow.dataflow.ledger_events import (
     ACCEPTED,
@@ -44,6 +48,7 @@ from astraflow.dataflow.ledger_events import (
     Lease,
     LoseLeases,
     Moved,
+    Orphan,
     Requeue,
     Rewind,
     Serve,
@@ -55,8 +60,8 @@ from astraflow.errors import InvariantError
 
 __all__ = [
     "ACCEPTED", "RUNNING", "Acknowledge", "Counters", "Curate", "Drop", "DropReason", "Entry", "Event", "Expire",
-    "Finish", "GroupKey", "Issue", "Lease", "Ledger", "LedgerSnapshot", "LoseLeases", "Moved", "Requeue", "Rewind",
-    "Serve", "Settle", "State", "Visit",
+    "Finish", "GroupKey", "Issue", "Lease", "Ledger", "LedgerSnapshot", "LoseLeases", "Moved", "Orphan", "Requeue",
+    "Rewind", "Serve", "Settle", "State", "Visit",
 ]  # fmt: skip
 
 
@@ -129,9 +134,9 @@ class Ledger:
             case Lease():
                 return self._lease(event)
             case LoseLeases():
-                held = self._leased.get(event.owner, set())
-                asked = held if event.group_ids is None else held.intersection(event.group_ids)
-                return self._requeue(asked)
+                if event.group_ids is None:
+                    return self._requeue(self._leased.get(event.owner, set()))
+                return self._requeue({lease.group_id for lease in event.leases if self.holds(lease)})
             case Expire():
                 late = [
                     group_id
@@ -142,6 +147,9 @@ class Ledger:
                 return self._requeue(late)
             case Finish():
                 return self._finish(event)
+            case Orphan():
+                self.counters.orphans += 1
+                return []
             case Curate():
                 self._expect((event.group_id,), State.DONE)
                 if event.drop:
@@ -168,6 +176,11 @@ class Ledger:
     def get(self, group_id: int) -> Entry | None:
         """What is known of a group in flight; None once it has ended. Not to be changed."""
         return self._entries.get(group_id)
+
+    def holds(self, lease: LeaseId) -> bool:
+        """Is this lease the current one of its group?"""
+        entry = self._entries.get(lease.group_id)
+        return entry is not None and entry.holds(lease)
 
     def queued(self, most: int) -> list[int]:
         """The next occurrences to lease, in order."""
@@ -292,7 +305,7 @@ class Ledger:
 
     def _finish(self, event: Finish) -> list[Moved]:
         entry = self._entries.get(event.group_id)
-        if entry is None or entry.state is not State.LEASED or entry.owner != event.owner:
+        if entry is None or not entry.holds(event.lease):
             self.counters.orphans += 1
             return []
         if not event.groups and event.drop is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from astraflow.core.data import LeaseId
 from astraflow.dataflow.ledger_events import DropReason, GroupKey, State
 
 
@@ -31,6 +32,15 @@ class Entry(msgspec.Struct):
     """From `ready` on; 0: all that were asked for."""
     only: GroupKey | None = None
     """Where set, the occurrence runs again for this group alone."""
+
+    @property
+    def lease(self) -> LeaseId:
+        """Its lease, while it is leased."""
+        return LeaseId(self.group_id, self.owner, self.leases)
+
+    def holds(self, lease: LeaseId) -> bool:
+        """Is this its lease? Attempt 0, of a log written before attempts were named, is whichever its owner has."""
+        return self.state is State.LEASED and lease in (self.lease, LeaseId(self.group_id, self.owner, 0))
 
 
 @dataclass

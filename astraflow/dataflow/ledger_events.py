@@ -5,10 +5,13 @@ Events are all that a durable log holds (see `journal`): plain tagged structs, s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
+
+from astraflow.core.data import LeaseId
 
 
 class State(StrEnum):
@@ -74,7 +77,7 @@ class Issue(msgspec.Struct, frozen=True, tag=True):
 
 
 class Lease(msgspec.Struct, frozen=True, tag=True):
-    """Queued occurrences go to one registration of a RaaS."""
+    """Queued occurrences go to one registration of a RaaS: of each, the attempt after its last one."""
 
     group_ids: tuple[int, ...]
     owner: str
@@ -83,10 +86,26 @@ class Lease(msgspec.Struct, frozen=True, tag=True):
 
 
 class LoseLeases(msgspec.Struct, frozen=True, tag=True):
-    """An owner gives leases back, or is gone (group_ids None: all of them)."""
+    """An owner gives leases back, or is gone (group_ids None: all of them). Those it does not hold are passed over."""
 
     owner: str
     group_ids: tuple[int, ...] | None = None
+    attempts: tuple[int, ...] = ()
+    """Of each of these groups; empty in a log that is older than them."""
+
+    @classmethod
+    def of(cls, owner: str, leases: Iterable[LeaseId]) -> LoseLeases:
+        """An owner gives these back."""
+        given = [lease for lease in leases if lease.owner == owner]
+        return cls(owner, tuple(lease.group_id for lease in given), tuple(lease.attempt for lease in given))
+
+    @property
+    def leases(self) -> list[LeaseId]:
+        """Those that it names."""
+        group_ids = self.group_ids or ()
+        return [
+            LeaseId(g, self.owner, a) for g, a in zip(group_ids, self.attempts or (0,) * len(group_ids), strict=True)
+        ]
 
 
 class Expire(msgspec.Struct, frozen=True, tag=True):
@@ -105,7 +124,8 @@ class Visit(msgspec.Struct, frozen=True):
 
 
 class Finish(msgspec.Struct, frozen=True, tag=True):
-    """A leased occurrence ended at its owner, as these groups. Ignored, and counted, from anybody else."""
+    """A leased occurrence ended at its owner, as these groups. Of another lease than the current one it is an orphan:
+    ignored, and counted."""
 
     group_id: int
     owner: str
@@ -114,6 +134,21 @@ class Finish(msgspec.Struct, frozen=True, tag=True):
     """The reason where `groups` is empty."""
     visit: Visit | None = None
     """Nothing in the ledger depends on it; None where no sample has a reward."""
+    attempt: int = 0
+    """0 in a log that is older than this field."""
+
+    @property
+    def lease(self) -> LeaseId:
+        """What ended."""
+        return LeaseId(self.group_id, self.owner, self.attempt)
+
+
+class Orphan(msgspec.Struct, frozen=True, tag=True):
+    """A result came of a lease that is not, or no longer, its group's: counted, and nothing else."""
+
+    group_id: int
+    owner: str
+    attempt: int
 
 
 class Curate(msgspec.Struct, frozen=True, tag=True):
@@ -171,7 +206,21 @@ class Settle(msgspec.Struct, frozen=True, tag=True):
     step: int
 
 
-Event = Issue | Lease | LoseLeases | Expire | Finish | Curate | Drop | Serve | Acknowledge | Rewind | Requeue | Settle
+Event = (
+    Issue
+    | Lease
+    | LoseLeases
+    | Expire
+    | Finish
+    | Orphan
+    | Curate
+    | Drop
+    | Serve
+    | Acknowledge
+    | Rewind
+    | Requeue
+    | Settle
+)
 
 
 @dataclass(frozen=True, slots=True)

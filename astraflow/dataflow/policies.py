@@ -42,6 +42,17 @@ class PublishedVersions:
         self._by_model: dict[str, dict[int, Published]] = {model_id: {} for model_id in model_ids}
         self._pinned: dict[str, Published] = {}
         self._holders: frozenset[str] | None = None
+        self._seen: dict[str, int] = {}
+
+    def saw(self, model_id: str, version: int) -> None:
+        """A RaaS has this number, which may not be announced yet. One that is far off is no number of ours."""
+        newest = self.newest(model_id)
+        if version <= (0 if newest is None else newest.version) + MOST_SKIPPED:
+            self._seen[model_id] = max(version, self.seen(model_id))
+
+    def seen(self, model_id: str) -> int:
+        """The highest number that a RaaS was seen to have; -1 for none."""
+        return self._seen.get(model_id, -1)
 
     def publish(self, published: Published) -> None:
         """A version is current."""
@@ -119,6 +130,11 @@ class Policy:
         return (self.ready.recovered_step or 0) if self.ready else 0
 
     @property
+    def next_version(self) -> int:
+        """The number of the next version that its trainer publishes."""
+        return max(self.highest, 0) + 1
+
+    @property
     def version(self) -> int:
         """The newest version; -1 before the first."""
         return self.current.version if self.current else -1
@@ -153,7 +169,14 @@ class Policies:
         return [p.model_id for p in self._policies.values() if p.current is None and p.model_id not in absent]
 
     def make_ready(self, request: ReadyRequest) -> int:
-        """Register a trainer; returns the number of the next version it will publish.
+        """Register a trainer; returns the number of the next version it will publish. Errors as of `check_ready`."""
+        self.check_ready(request)
+        if not self.is_retry(request):
+            self.replay_ready(request)
+        return self.get(request.model_id).next_version
+
+    def check_ready(self, request: ReadyRequest) -> None:
+        """Raise an error where a trainer may not register so; nothing is changed.
 
         A recovered trainer takes the place of the one before; otherwise ConflictError where another is registered.
         CallerError for a batch size that groups do not divide or a manifest that does not belong.
@@ -173,23 +196,23 @@ class Policies:
         if request.recovered_version < 0 or (request.recovered_step or 0) < 0:
             raise CallerError("recovered_version and recovered_step cannot be negative")
         _near(request.recovered_version, policy)
-        if not self.is_retry(request):
-            self.replay_ready(request)
-        return max(policy.highest, 0) + 1
 
     def is_retry(self, request: ReadyRequest) -> bool:
         """Was this registration made already? A trainer that was restored at one state twice asks the same twice."""
         policy = self.get(request.model_id)
         return policy.ready == request and (request.recovered_step is None or policy.current is None)
 
-    def replay_ready(self, request: ReadyRequest) -> None:
-        """A trainer registered, now or as the log says. A restored one abandons the versions of later steps."""
+    def replay_ready(self, request: ReadyRequest, seen: int = -1) -> None:
+        """A trainer registered, now or as the log says. A restored one abandons the versions of later steps.
+
+        seen: the highest number that RaaS had of its predecessor, announced or not. The same again changes nothing.
+        """
         policy = self.get(request.model_id)
         policy.ready = request
         policy.batch_groups = request.train_batch_size // policy.n_samples
         if request.recovered_step is not None:
             policy.steps.abandon(request.recovered_step)
-            policy.highest = max(policy.highest, request.recovered_version)
+            policy.highest = max(policy.highest, request.recovered_version, seen)
             policy.previous, policy.current = policy.current or policy.previous, None
 
     def replay_announced(self, model_id: str, version: int, step: int, current: Published | None) -> None:

@@ -18,11 +18,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
+from astraflow.core.data import LeaseId
 from astraflow.core.protocol import RaaSClient
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.policies import Published
@@ -55,11 +56,11 @@ class Order:
 class Desk(Protocol):
     """Who gives out the work of a lane and takes its results."""
 
-    def results(self, key: str, items: list[m.PulledItem]) -> None:
-        """Tasks ended at an instance."""
+    def results(self, key: str, items: list[m.PulledItem]) -> list[str]:
+        """Tasks ended at an instance. Returns those whose results it is to keep, and to give again."""
 
-    def returned(self, key: str, task_ids: list[str]) -> None:
-        """Tasks did not reach, or were refused by, an instance."""
+    def returned(self, key: str, leases: Sequence[LeaseId]) -> None:
+        """Tasks did not reach, or were refused by, an instance. A lease that has ended meanwhile is passed over."""
 
     def lost(self, key: str) -> None:
         """An instance is gone with all it had."""
@@ -237,6 +238,7 @@ class RaaSLink:
             return False
         if self._pool.versions.get(target.model_id, state.number) is None:
             # its sender was a version ahead of the trainer's announcement, which is on its way
+            self._pool.versions.saw(target.model_id, state.number)
             log.info("RaaS %s serves version %d, not announced yet", self._key, state.number)
             return False
         if not self._pool.proved(self._key, target.model_id, state.number, state.digest):
@@ -266,12 +268,14 @@ class RaaSLink:
             if refused:
                 log.warning("RaaS %s did not take %d tasks: %s", self._key, len(refused), next(iter(refused.values())))
                 self._pool.refused(self._key, "refused work")
-                self._links.desks[order.lane].returned(self._key, list(refused))
+                leases = [task.lease for task in order.tasks if task.task_id in refused]
+                self._links.desks[order.lane].returned(self._key, leases)
                 self._links.wake.set()
 
     async def _pull(self, lane: m.Lane) -> None:
         desk = self._links.desks[lane]
         ack: list[str] = []
+        known: set[str] = set()
         while True:
             if not desk.expects(self._key):
                 await self.news.wait()
@@ -279,14 +283,15 @@ class RaaSLink:
             asked = self._links.clock()
             request = m.PullRequest(timeout=self._pool.rules.heartbeat_s, lane=lane, ack=ack)
             items = await self._insist(partial(self._client.pull, request))
-            if all(item.task_id in ack for item in items):
+            if all(item.task_id in known for item in items):
                 # nothing new: who answers at once all the same is not asked again at once
                 await asyncio.sleep(max(0.0, asked + min(RETRY_S, request.timeout) - self._links.clock()))
-            # acknowledged with the next pull, that is after the results are in the ledger
-            ack = [item.task_id for item in items]
             if self._pool.doubted(self._key):
                 await self._still_serves()
-            desk.results(self._key, items)
+            kept = set(desk.results(self._key, items))
+            # acknowledged with the next pull, that is after the results are in the ledger
+            known = {item.task_id for item in items}
+            ack = [item.task_id for item in items if item.task_id not in kept]
             self._pool.heard(self._key, self._links.clock())
             self._links.wake.set()
             await self._links.durable()

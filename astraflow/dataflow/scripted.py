@@ -158,7 +158,7 @@ class ScriptedRaaS:
             result = None
             if outcomes is not None:
                 result = group_result(task, outcomes, versions or [self.version] * self._tokens, self._models[0])
-            self._results[request.lane][task_id] = m.PulledItem(task_id=task_id, result=result)
+            self._results[request.lane][task_id] = m.PulledItem(task_id=task_id, lease=task.lease, result=result)
         async with self._news:
             self._news.notify_all()
         return len(ids)

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import msgspec
 
+from astraflow.core.data import LeaseId
 from astraflow.core.data.trajectory import Episode, GroupResult
 from astraflow.core.protocol.messages import Accepted, Lane, PulledItem, Task, VersionState
 from astraflow.core.workflow.api.group import SAMPLE_BITS
@@ -64,14 +65,17 @@ class TaskTable:
     def __init__(self) -> None:
         self._slots: dict[str, Slot] = {}
         self._lanes: dict[Lane, _LaneSlots] = {lane: _LaneSlots() for lane in LANES}
-        self._acknowledged: OrderedDict[str, None] = OrderedDict()
+        self._acknowledged: OrderedDict[str, LeaseId] = OrderedDict()
         self.epoch = 0
         """Resets so far."""
         self.submitted: dict[Lane, int] = dict.fromkeys(LANES, 0)
         """Tasks accepted so far, by lane."""
 
     def submit(self, tasks: Iterable[Task], workflow_id: str, lane: Lane) -> list[Accepted]:
-        """Queue tasks; one that is known, running, finished or acknowledged, is accepted and not run again."""
+        """Queue tasks; one that is known, running, finished or acknowledged, is accepted and not run again.
+
+        A name that is known by another lease is refused.
+        """
         return [self._submit_one(task, workflow_id, lane) for task in tasks]
 
     def start(self, most: int) -> list[Slot]:
@@ -106,7 +110,7 @@ class TaskTable:
             size += slot.size
             if len(items) >= most or (items and size > REPLY_BYTES):
                 break
-            items.append(PulledItem(task_id=task_id, result=slot.result))
+            items.append(PulledItem(task_id=task_id, lease=slot.task.lease, result=slot.result))
         return items
 
     def acknowledge(self, task_ids: Iterable[str]) -> None:
@@ -115,7 +119,7 @@ class TaskTable:
             slot = self._slots.get(task_id)
             if slot is not None and slot.phase is TaskPhase.FINISHED:
                 self._forget(slot)
-                self._acknowledged[task_id] = None
+                self._acknowledged[task_id] = slot.task.lease
         while len(self._acknowledged) > ACKNOWLEDGED_KEPT:
             self._acknowledged.popitem(last=False)
 
@@ -161,7 +165,12 @@ class TaskTable:
             raise InvariantError(f"{total} tasks are held, {len(self._slots)} are known")
 
     def _submit_one(self, task: Task, workflow_id: str, lane: Lane) -> Accepted:
-        if task.task_id in self._slots or task.task_id in self._acknowledged:
+        slot = self._slots.get(task.task_id)
+        known = slot.task.lease if slot is not None else self._acknowledged.get(task.task_id)
+        if known is not None and known != task.lease:
+            # its result would name a lease that nobody holds
+            return Accepted(task_id=task.task_id, accepted=False, reason=f"known already, by another lease: {known}")
+        if known is not None:
             return Accepted(task_id=task.task_id, accepted=True, reason="known already")
         if task.n_samples is not None and not 1 <= task.n_samples < 1 << SAMPLE_BITS:
             return Accepted(task_id=task.task_id, accepted=False, reason=f"n_samples = {task.n_samples}")

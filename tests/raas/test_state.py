@@ -1,5 +1,7 @@
 """Tasks and updates without IO: thousands of interleavings in a second."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -57,6 +59,30 @@ def test_a_submit_repeated_after_the_acknowledgement_starts_nothing() -> None:
     table.acknowledge(["a"])
     assert table.submit(tasks("a"), "default", "train")[0].accepted
     assert table.start(1) == []
+
+
+def test_a_result_names_the_lease_that_its_task_was_given() -> None:
+    table = TaskTable()
+    table.submit([Task(task_id="a", group_id=7, owner="r#3", attempt=2, data={})], "default", "train")
+    table.finish(table.start(1)[0], RESULT)
+    (item,) = table.results("train", 9)
+    assert (item.lease.group_id, item.lease.owner, item.lease.attempt) == (7, "r#3", 2)
+
+
+@pytest.mark.parametrize("acknowledged", [False, True])
+@pytest.mark.parametrize("change", [{"owner": "r#4"}, {"attempt": 3}, {"group_id": 8}])
+def test_a_task_that_is_known_by_another_lease_is_refused(change: dict[str, Any], acknowledged: bool) -> None:
+    """Its result would name a lease that nobody holds."""
+    table = TaskTable()
+    given: dict[str, Any] = {"task_id": "a", "group_id": 7, "owner": "r#3", "attempt": 2, "data": {}}
+    table.submit([Task(**given)], "default", "train")
+    if acknowledged:
+        table.finish(table.start(1)[0], RESULT)
+        table.acknowledge(["a"])
+    assert table.submit([Task(**given)], "default", "train")[0].accepted
+    (refused,) = table.submit([Task(**given | change)], "default", "train")
+    assert not refused.accepted
+    assert "another lease" in refused.reason
 
 
 def test_the_memory_of_acknowledged_ids_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

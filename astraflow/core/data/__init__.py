@@ -3,6 +3,7 @@
 from astraflow.core.data.batch import Batch, Group
 from astraflow.core.data.codec import decode, encode
 from astraflow.core.data.generation import GenerationHyperparameters, ModelRequest, ModelResponse, StopReason
+from astraflow.core.data.lease import LeaseId
 from astraflow.core.data.manifest import Canary, Manifest, TensorEntry
 from astraflow.core.data.trajectory import Failed, Invalid, Reward, Trajectory, Turn, Value
 
@@ -13,6 +14,7 @@ __all__ = [
     "GenerationHyperparameters",
     "Group",
     "Invalid",
+    "LeaseId",
     "Manifest",
     "ModelRequest",
     "ModelResponse",

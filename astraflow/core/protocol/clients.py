@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from astraflow.core.data import Failed, Manifest, ModelRequest, ModelResponse, decode
+from astraflow.core.data import Failed, LeaseId, Manifest, ModelRequest, ModelResponse, decode
 from astraflow.core.data.trajectory import EpisodeResult, GroupResult
 from astraflow.core.protocol import messages as m
 from astraflow.core.protocol.http import Peer, Transport
@@ -141,9 +141,10 @@ class RaaSClient(_Client):
 
 
 class _Item(msgspec.Struct, frozen=True, kw_only=True):
-    """A PulledItem of which only the task is known yet."""
+    """A PulledItem of which only task and lease are known yet."""
 
     task_id: str
+    lease: LeaseId
     result: msgspec.Raw
 
     def read(self, url: str) -> m.PulledItem:
@@ -153,9 +154,10 @@ class _Item(msgspec.Struct, frozen=True, kw_only=True):
             group = GroupResult(group_id=result.group_id, episodes=episodes, timing=result.timing)
         except DataError as error:
             with contextlib.suppress(DataError):
-                return m.PulledItem(task_id=self.task_id, result=decode(bytes(self.result), type(None)))
+                rejected = decode(bytes(self.result), type(None))
+                return m.PulledItem(task_id=self.task_id, lease=self.lease, result=rejected)
             group = GroupResult(group_id=-1, episodes=(_unreadable(error, url),))
-        return m.PulledItem(task_id=self.task_id, result=group)
+        return m.PulledItem(task_id=self.task_id, lease=self.lease, result=group)
 
 
 class _Group(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from astraflow.core.data import Batch, Manifest, ModelRequest, StopReason
+from astraflow.core.data import Batch, LeaseId, Manifest, ModelRequest, StopReason
 from astraflow.core.data.trajectory import GroupResult, Row
 
 Blob = bytes
@@ -301,11 +301,20 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     task_id: str
     group_id: int
+    owner: str = ""
+    """The registration that the group is leased to, as Dataflow names it."""
+    attempt: int = 1
+    """Which lease of the group this is."""
     data: Row
     n_samples: Annotated[int, Meta(ge=1)] | None = None
     """Replaces gconfig.n_samples for this task."""
     greedy: bool = False
     """Sample greedily (evaluation)."""
+
+    @property
+    def lease(self) -> LeaseId:
+        """What its result has to name."""
+        return LeaseId(self.group_id, self.owner, self.attempt)
 
 
 class SubmitRequest(Request, frozen=True, kw_only=True):
@@ -333,6 +342,8 @@ class PullRequest(Request, frozen=True, kw_only=True):
 
 class PulledItem(Reply, frozen=True, kw_only=True):
     task_id: str
+    lease: LeaseId
+    """The task's group_id, owner and attempt: a result of another lease than the current one changes nothing."""
     result: GroupResult | None = None
     """None: the workflow rejected the occurrence."""
 

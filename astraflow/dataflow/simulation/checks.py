@@ -125,7 +125,7 @@ class LogChecks:
         match record:
             case Finish():
                 leased = self.auditor.ledger.get(record.group_id)
-                if leased is None or leased.owner != record.owner:
+                if leased is None or not leased.holds(record.lease):
                     return
                 self.running -= 1
                 for key in record.groups:

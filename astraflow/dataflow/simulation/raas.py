@@ -180,7 +180,7 @@ class SimulatedRaaS:
         result: GroupResult = await self._workflow.run_group(self, group)  # type: ignore[arg-type]
         since, _, _ = self.running.pop(task.task_id)
         self.busy_s += _now() - since
-        self._results[lane][task.task_id] = m.PulledItem(task_id=task.task_id, result=result)
+        self._results[lane][task.task_id] = m.PulledItem(task_id=task.task_id, lease=task.lease, result=result)
         self._ring()
 
     async def _any_news(self, timeout: float) -> None:

@@ -23,7 +23,7 @@ from astraflow.core.protocol import messages as m
 from astraflow.core.text.tokenizer import load_tokenizer
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.journal import Durable
-from astraflow.dataflow.ledger import Expire, Finish, Issue, Lease, LoseLeases, Serve, Settle
+from astraflow.dataflow.ledger import Expire, Finish, Issue, Lease, LoseLeases, Orphan, Serve, Settle
 from astraflow.dataflow.past import Seat
 from astraflow.dataflow.records import (
     Announced,
@@ -198,6 +198,7 @@ class _Replay:
             raise DataError("the log does not begin with the start of a Dataflow: it is older than `astraflow replay`")
         match record:
             case TrainerReady():
+                service.pool.versions.saw(record.request.model_id, record.seen)
                 await service.ready(record.request)
             case Announced():
                 await self._announce(service, record)
@@ -211,7 +212,7 @@ class _Replay:
                 service.books.attended(record.model_id, record.present)
             case Issue():
                 service.acquisition.issue()
-            case Lease() | LoseLeases() | Expire() | Finish() | Settle():
+            case Lease() | LoseLeases() | Expire() | Finish() | Orphan() | Settle():
                 service.books.record(record)
             case _:
                 pass  # a decision that nothing before it led to
@@ -259,7 +260,8 @@ class _Replay:
         entry = service.books.ledger.get(record.group_id)
         if came is None or came.group_id != record.group_id or entry is None:
             raise DataError(f"what a RaaS returned for group {record.group_id} is not there")
-        item = m.PulledItem(task_id=service.acquisition.task_id(entry), result=came.result)
+        task_id = service.acquisition.task_id(entry)
+        item = m.PulledItem(task_id=task_id, lease=entry.lease, result=came.result)
         service.acquisition.results(entry.owner, [item])
 
 

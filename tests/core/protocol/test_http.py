@@ -261,9 +261,13 @@ def test_an_episode_that_cannot_be_read_is_a_failed_one_and_harms_no_other() -> 
     good: dict[str, object] = {"type": "failed", "reason": "timeout", "detail": ""}
     bad = {"type": "episode", "trajectories": [{"task_id": "a", "reward": 1.0}]}
     items = [
-        {"task_id": "a", "result": {"group_id": 1, "episodes": [good, bad]}},
-        {"task_id": "b", "result": {"group_id": "two"}},
-        {"task_id": "c", "result": None},
+        {
+            "task_id": "a",
+            "lease": {"group_id": 1, "owner": "r", "attempt": 1},
+            "result": {"group_id": 1, "episodes": [good, bad]},
+        },
+        {"task_id": "b", "lease": {"group_id": 2, "owner": "r", "attempt": 1}, "result": {"group_id": "two"}},
+        {"task_id": "c", "lease": {"group_id": 3, "owner": "r", "attempt": 1}, "result": None},
     ]
 
     async def pull(request: m.PullRequest) -> Any:
