@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from astraflow.core.observability.lines import write_whole
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.dashboard.page import comparison_page, run_page
 from astraflow.dashboard.recording import read_recording
@@ -26,7 +27,7 @@ def write_report(run_dirs: Sequence[Path], output: Path | None = None) -> Path:
         output = RunDirectory(run_dirs[0], create=False).report if len(runs) == 1 else Path(COMPARISON)
     text = run_page(runs[0]) if len(runs) == 1 else comparison_page(runs)
     try:
-        output.write_text(text, "utf-8")
+        write_whole(output, text.encode())
     except OSError as error:
         raise DataError(f"the report cannot be written to {output}: {error.strerror}") from error
     return output

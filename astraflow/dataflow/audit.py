@@ -3,9 +3,10 @@
     issued = trained + dropped by reason + in flight
 
 `Auditor` follows every group through the log with bookkeeping of its own, a place for each group, and notes each move
-that is not one of invariant 4's. The ledger's counters, replayed, must agree with it. It also shows who was lost: the
-lengths of what was dropped and what was trained, and the share of each length decile that was dropped as too old, since
-staleness hits long episodes harder (LAW 26).
+that is not one of invariant 4's; `Lineage` follows every model's steps, which are contiguous, and its versions, whose
+numbers rise. The ledger's counters, replayed, must agree with it. It also shows who was lost: the lengths of what was
+dropped and what was trained, and the share of each length decile that was dropped as too old, since staleness hits long
+episodes harder (LAW 26).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from astraflow.dataflow.ledger import (
     Settle,
     State,
 )
+from astraflow.dataflow.lineage import Lineage
 from astraflow.dataflow.records import Announced, Arrived, Attended, Batched, Record, Started, TrainerReady
 from astraflow.dataflow.store import read_log
 from astraflow.errors import InvariantError
@@ -65,7 +67,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """What became of every group that a run asked for."""
 
     conserved: bool
-    """The sum holds, every move was allowed, nothing trained twice, and the ledger's counters agree."""
+    """The sum holds, every move was allowed, nothing trained twice, no step is missing, the ledger's counters agree."""
     problems: list[str]
     """What does not hold; at most some, the first ones."""
     issued: int
@@ -121,6 +123,7 @@ class Auditor:
         self._reason: dict[int, DropReason] = {}
         self._length: dict[int, int] = {}
         self._counts: Counter[str] = Counter()
+        self._lineage = Lineage(self._problem)
         self._most = most_problems
 
     def see(self, record: Record) -> None:
@@ -128,8 +131,10 @@ class Auditor:
         match record:
             case TrainerReady():
                 self._counts["starts"] += 1
+                self._lineage.ready(record.request)
             case Announced():
                 self._counts["versions"] += 1
+                self._lineage.announced(record)
             case Started() | Arrived() | Attended() | Batched():
                 pass
             case _:
@@ -221,6 +226,7 @@ class Auditor:
                     at = self._replayed[event.model_id]
                     at[event.step] = at.get(event.step, 0) + replays
                 self._move(served, State.SERVED, State.TRAINED)
+                self._lineage.trained(event)
                 if event.step >= 0 and served:
                     self._steps[event.model_id][event.step] = served
             case Rewind():
@@ -230,10 +236,12 @@ class Auditor:
                 for group_id in event.group_ids:
                     self._move((group_id,), self._place.get(group_id, State.QUEUED), State.QUEUED)
             case Settle():
+                self._lineage.settled(event)
                 for step in [step for step in self._steps[event.model_id] if step <= event.step]:
                     del self._steps[event.model_id][step]
 
     def _rewind(self, event: Rewind) -> None:
+        self._lineage.back(event)
         steps = self._steps[event.model_id]
         for step in [step for step in steps if step > event.step]:
             self._counts["retrained"] += len(steps[step])

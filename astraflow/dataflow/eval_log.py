@@ -5,6 +5,7 @@ The first rows of each dataset are kept, so the same prompts can be compared fro
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ import msgspec
 
 from astraflow.core.data import Failed, Invalid
 from astraflow.core.data.trajectory import EpisodeResult
+from astraflow.core.observability.lines import write_whole
+
+log = logging.getLogger(__name__)
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -66,6 +70,10 @@ class EvalLog:
     def _write(self, version: int, lines: Sequence[dict[str, Any]]) -> None:
         if self._directory is None or not lines:
             return
-        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / f"version_{version:06d}.jsonl"
         body = b"".join(msgspec.json.encode({"version": version, **line}) + b"\n" for line in lines)
-        (self._directory / f"version_{version:06d}.jsonl").write_bytes(body)
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            write_whole(path, body)
+        except OSError as error:  # people read this, and it ends no run
+            log.warning("the samples of version %d's evaluation are not kept: %s: %s", version, path, error.strerror)

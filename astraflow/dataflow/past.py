@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from astraflow.core.data import Group, decode, encode
+from astraflow.core.data.trajectory import Row
+from astraflow.core.dataset.digest import rows_digest
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.curriculum import Curriculum
@@ -21,6 +23,9 @@ from astraflow.dataflow.store import LedgerStore
 from astraflow.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
+
+Datasets = Mapping[str, Sequence[Row]]
+"""Rows by the name of their dataset."""
 
 LIVES = 1 << 28
 """Evaluation's group ids that each process has to itself: a RaaS that lives on knows those of the last one."""
@@ -36,6 +41,36 @@ class Origin(msgspec.Struct, frozen=True):
     rows: dict[str, int]
     """Of each dataset."""
     seed: int
+    digests: dict[str, str] = {}
+    """Of each dataset's rows; empty in ledgers of earlier versions."""
+    scored: dict[str, str] = {}
+    """Likewise of the evaluation datasets."""
+
+    @classmethod
+    def of(cls, rows: Datasets, eval_rows: Datasets, seed: int) -> Origin:
+        """Return what a ledger that begins now means."""
+        digests, scored = ({name: rows_digest(r) for name, r in datasets.items()} for datasets in (rows, eval_rows))
+        return cls({name: len(r) for name, r in rows.items()}, seed, digests, scored)
+
+    def continues(self, begun: Origin, run_dir: str) -> None:
+        """Raise ConfigError where a ledger was `begun` otherwise; log what only makes scores hard to compare."""
+        if (begun.rows, begun.seed) != (self.rows, self.seed):
+            raise ConfigError(
+                f"the ledger in {run_dir} was begun with {begun.rows} rows and seed {begun.seed}, not {self.rows} and "
+                f"{self.seed}: use another run directory"
+            )
+        if others := [name for name, digest in begun.digests.items() if self.digests[name] != digest]:
+            found = ", ".join(f"{name} ({self.rows[name]} rows, digest {self.digests[name]})" for name in others)
+            before = ", ".join(begun.digests[name] for name in others)
+            raise ConfigError(
+                f"the ledger in {run_dir} was begun with other rows, digest {before}, than those that were found now: "
+                f"{found}; restore the rows that the run began with, or use another run directory"
+            )
+        for name, digest in begun.scored.items():
+            if self.scored.get(name) != digest:
+                log.warning(
+                    "eval_datasets.%s has other rows than before: scores cannot be compared with earlier ones", name
+                )
 
 
 class Seat(msgspec.Struct, frozen=True):
@@ -79,20 +114,19 @@ class Past:
     store: LedgerStore | None = None
 
     @classmethod
-    def of(cls, store: LedgerStore | None, settings: DataflowSettings, rows: Mapping[str, int]) -> Past:
+    def of(
+        cls, store: LedgerStore | None, settings: DataflowSettings, rows: Datasets, eval_rows: Datasets | None = None
+    ) -> Past:
         """Read what is there, and note that another process has begun.
 
-        ConfigError for another dataset or seed, or where trainers have begun and their ledger is gone.
+        ConfigError for other rows or another seed, or where trainers have begun and their ledger is gone.
         """
         if store is None:
             return cls()
-        origin, before = Origin(dict(rows), settings.experiment.seed), store.var("origin")
-        if before is not None and decode(before, Origin) != origin:
-            raise ConfigError(
-                f"the ledger in {settings.run_dir} was begun with {decode(before, Origin)}, not {origin}: "
-                "use another run directory"
-            )
-        if before is None:
+        origin, before = Origin.of(rows, eval_rows or {}, settings.experiment.seed), store.var("origin")
+        if before is not None:
+            origin.continues(decode(before, Origin), settings.run_dir)
+        else:
             _never_begun(RunDirectory(settings.run_dir), settings.gconfigs)
         life = int(store.var("life") or b"-1") + 1
         store.commit([Var("origin", encode(origin)), Var("life", str(life).encode())])

@@ -23,6 +23,7 @@ from astraflow.dataflow.barrier import VersionBarrier
 from astraflow.dataflow.books import Books
 from astraflow.dataflow.curriculum import Curriculum
 from astraflow.dataflow.data_serving import DataServing
+from astraflow.dataflow.journal import Volatile
 from astraflow.dataflow.ledger import Acknowledge, Finish, Issue, Ledger, LoseLeases, Requeue, Rewind, State
 from astraflow.dataflow.policies import Policies, Policy, Published
 from astraflow.dataflow.raas_pool import RaaSPool
@@ -40,7 +41,7 @@ from astraflow.dataflow.records import (
 )
 from astraflow.dataflow.replays import replay_count
 from astraflow.dataflow.staleness import Admission
-from astraflow.errors import ConflictError, DataError
+from astraflow.errors import ConflictError
 
 log = logging.getLogger(__name__)
 
@@ -155,14 +156,35 @@ class Recovery:
             )
 
     def check(self, request: ReadyRequest) -> None:
-        """ConflictError where a trainer is back at a step that cannot be gone back to: it would train twice."""
-        step, settled = request.recovered_step, self._books.ledger.settled(request.model_id)
-        if step is not None and 0 <= step < settled:
+        """Refuse a trainer whose step the ledger does not know, or cannot go back to: it would train twice.
+
+        Raises ConflictError, with the steps that would do.
+        """
+        if request.recovered_step is None:
+            return
+        policy, settled = self._policies.get(request.model_id), self._books.ledger.settled(request.model_id)
+        where = f"recover/{request.model_id} of the run directory"
+        if self._ahead(policy, request):
             raise ConflictError(
-                f"the trainer of '{request.model_id}' is back at step {step}, but what the steps up to {settled} "
-                f"trained was let go and would be trained twice; restore its state of step {settled} or later in "
-                f"recover/{request.model_id} of the run directory, or begin in a new run directory"
+                f"the trainer of '{request.model_id}' is back at step {request.recovered_step}, version "
+                f"{request.recovered_version}, but the ledger goes only up to step {policy.step}, version "
+                f"{policy.highest}: it is an older one, and what was trained since would be trained twice; restore the "
+                f"newer ledger, or the trainer's state of a step from {settled} to {policy.step} in {where}, or begin "
+                "in a new run directory"
             )
+        if 0 <= request.recovered_step < settled:
+            raise ConflictError(
+                f"the trainer of '{request.model_id}' is back at step {request.recovered_step}, but what the steps up "
+                f"to {settled} trained was let go and would be trained twice; restore its state of step {settled} or "
+                f"later in {where}, or begin in a new run directory"
+            )
+
+    def _ahead(self, policy: Policy, request: ReadyRequest) -> bool:
+        if policy.ready is None and isinstance(self._books.journal, Volatile):
+            return False  # no ledger is kept, so the trainer's state alone says where the run is
+        step, version = request.recovered_step or 0, request.recovered_version
+        # it may have published one version that it did not live to announce
+        return step > policy.step or version > max(policy.highest, 0) + 1
 
     async def rewind(self, request: ReadyRequest) -> None:
         """A trainer is back at `recovered_step`: what it trained since is to be trained again."""
@@ -220,21 +242,28 @@ class Recovery:
         if any(entry.version != policy.version for g in ledger.served(policy.model_id) if (entry := ledger.get(g))):
             # the version after it was written down, and no more
             self._books.record(Acknowledge(policy.model_id, policy.step))
+        groups = self._read(policy, read)
         served = [*ledger.served(policy.model_id), *ledger.replays(policy.model_id)]
+        if lost := [group_id for group_id in served if group_id not in groups]:
+            # the machine died without `fsync`, or the disk is damaged. Another batch takes its place; a trainer that
+            # trained this one is refused when it announces the step, and comes back at the one before
+            log.error("groups %s of the batch that was served last are lost: it is made anew", lost)
+            self._books.record(Rewind(policy.model_id, policy.step))
+            served = []
         ready, replayable = ledger.groups(State.READY, policy.model_id), self._replayable(policy, policy.step)
-        wanted = dict.fromkeys((*served, *ready, *replayable))
-        groups = {group_id: group for group_id in wanted if (group := read(group_id)) is not None}
-        lost = [group_id for group_id in served if group_id not in groups]
-        if lost:
-            raise DataError(
-                f"groups {lost} were served to the trainer of {policy.model_id}; their trajectories are gone"
-            )
         if policy.current is not None:
             self._pool.versions.publish(policy.current)
         # finished, but its curation was not written down any more
         self._again(ledger.groups(State.DONE, policy.model_id))
         self._hold(policy, ready, groups, served, replayable)
         self._admit(policy)
+
+    def _read(self, policy: Policy, read: Callable[[int], Group | None]) -> dict[int, Group]:
+        """Those groups of a model that are served, ready or may be replayed, and are still there."""
+        ledger = self._books.ledger
+        wanted = [*ledger.served(policy.model_id), *ledger.replays(policy.model_id)]
+        wanted += [*ledger.groups(State.READY, policy.model_id), *self._replayable(policy, policy.step)]
+        return {group_id: group for group_id in dict.fromkeys(wanted) if (group := read(group_id)) is not None}
 
     def _replayable(self, policy: Policy, step: int) -> list[int]:
         """What may be trained again after a step, in the order in which it was trained."""

@@ -1,8 +1,8 @@
 """Trajectory payloads in append-only files beside the ledger: `segments/%08d`.
 
 A payload is referenced by (segment, offset, length, checksum). A segment whose payloads are all released is deleted;
-groups leave in about the order in which they came, so few files stay. A process that was killed leaves at most a torn
-end that nothing refers to: a new process always begins a new file.
+groups leave in about the order in which they came, so few files stay. A process that was killed, or found the disk
+full, leaves at most a torn end that nothing refers to: a new process always begins a new file.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -47,8 +48,10 @@ class Segments:
         self._live = Counter(ref.segment for ref in refs)
         directory.mkdir(parents=True, exist_ok=True)
         found = [int(path.name) for path in directory.iterdir() if _NAME.fullmatch(path.name)]
-        self._number = max(found, default=0)
+        # a file that is referenced may be gone; its number is not used for another one
+        self._number = max([*found, *self._live], default=0)
         self._file: BinaryIO | None = None
+        self._named = False
         for number in found:
             if not self._live[number] and not reading:
                 self._path(number).unlink()
@@ -69,6 +72,18 @@ class Segments:
             self._file.flush()
             if fsync:
                 os.fdatasync(self._file.fileno())
+                self._sync_names()
+
+    def _sync_names(self) -> None:
+        """A new file's name is on the disk, too."""
+        if self._named:
+            return
+        descriptor = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        self._named = True
 
     def read(self, ref: Ref) -> bytes:
         """The payload. DataError where the file is gone or its bytes are not what was written."""
@@ -93,15 +108,21 @@ class Segments:
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            # what it could not write, on a full disk, was never committed
+            with suppress(OSError):
+                self._file.close()
             self._file = None
 
     def _begin(self) -> None:
         if self._file is not None:
+            # `flush` will not come to it any more
+            self._file.flush()
+            os.fdatasync(self._file.fileno())
             self._file.close()
             if not self._live[self._number]:
                 self._path(self._number).unlink(missing_ok=True)
         self._number += 1
+        self._named = False
         self._file = self._path(self._number).open("xb")
 
     def _path(self, number: int) -> Path:

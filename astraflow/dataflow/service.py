@@ -100,7 +100,7 @@ class AstraFlow:
         by_name = rows if isinstance(rows, Mapping) else {"rollout_dataset": rows}
         sizes = {name: len(loaded) for name, loaded in by_name.items()}
         self.curriculum = make_curriculum(config, sizes, settings.experiment.seed)
-        past = Past.of(store, settings, sizes)
+        past = Past.of(store, settings, by_name, eval_rows)
         ledger = past.replay(self.policies, self.curriculum)
         pool = config.pool
         rules = PoolRules(pool.heartbeat_s, pool.missed_heartbeats, pool.quarantine_failures, pool.quarantine_s)

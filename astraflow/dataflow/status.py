@@ -50,6 +50,8 @@ class StatusBoard:
                     "trainer_ready": policy.ready is not None,
                     "started": policy.current is not None,
                     "version": policy.version,
+                    "step": policy.step,
+                    "highest": policy.highest,
                 }
                 for policy in self.policies.all
             },

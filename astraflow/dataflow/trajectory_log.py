@@ -16,6 +16,7 @@ import msgspec
 
 from astraflow.core.data import Group, Trajectory, Value
 from astraflow.core.observability.kept import PER_GROUP, PER_STEP
+from astraflow.core.observability.lines import write_whole
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.dataflow.ledger import DropReason
 
@@ -78,7 +79,7 @@ class TrajectoryLog:
         path = self._run_dir.kept_trajectories(step, model_id if model_id in self._further else None)
         lines = [msgspec.json.encode(self._line(step, *sample)) for sample in samples]
         try:
-            path.write_bytes(b"\n".join(lines) + b"\n")
+            write_whole(path, b"\n".join(lines) + b"\n")
         except OSError as error:  # people read this, and it ends no run
             log.warning("the sampled trajectories of step %d are not kept: %s: %s", step, path, error.strerror)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from astraflow.core.config import ExperimentConfig, Section, to_yaml
+from astraflow.core.observability.lines import write_whole
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.protocol.messages import EvalResults
 from astraflow.errors import ConfigError
@@ -61,7 +62,7 @@ def evaluate(config: RunConfig, view: View) -> EvalResults:
 def _evaluate(config: RunConfig, root: Path, view: View) -> EvalResults:
     run_dir = RunDirectory(root)
     config = dataclasses.replace(config, experiment=config.experiment.model_copy(update={"fileroot": str(root)}))
-    run_dir.config.write_text(to_yaml(config.values()), "utf-8")
+    write_whole(run_dir.config, to_yaml(config.values()).encode())
     run_dir.token()
     output = root / "eval.json"
     with LocalProcesses(run_dir) as processes:

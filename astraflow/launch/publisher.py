@@ -19,6 +19,7 @@ import msgspec
 from astraflow.core.config import read_settings
 from astraflow.core.model import load_model, named_weights, tied_aliases
 from astraflow.core.observability import lifeline, log
+from astraflow.core.observability.lines import write_whole
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.protocol import DataflowClient
 from astraflow.core.protocol.messages import EvalResults, NotifyVersionRequest, ReadyRequest
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AstraFlowError as error:
         LOGGER.error("%s: %s", error.kind, error)
         return 1
-    Path(settings.output).write_bytes(msgspec.json.encode(results))
+    write_whole(Path(settings.output), msgspec.json.encode(results))
     return 0
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from astraflow.core.config import to_yaml
+from astraflow.core.observability.lines import write_whole
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.observability.sinks.jsonl import JsonlReader
 from astraflow.core.protocol import DataflowClient
@@ -35,7 +36,7 @@ def run(config: RunConfig, view: View) -> Summary:
     view.say(f"{config.experiment.experiment_name}/{config.experiment.trial_name}, seed {config.experiment.seed}")
     run_dir = open_run_directory(Path(config.experiment.fileroot), config, view.say)
     try:
-        run_dir.config.write_text(to_yaml(config.values()), "utf-8")
+        write_whole(run_dir.config, to_yaml(config.values()).encode())
         with interruptible():
             paths = ModelPaths.of(config, ensure_model(config, run_dir, view.say))
             findings = template_findings(paths.tokenizer)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from astraflow.core.observability.lines import write_whole
 from astraflow.launch import metrics
 from astraflow.launch.metrics import Accuracy, Record
 
@@ -76,7 +77,7 @@ def summarise(records: Sequence[Record], staleness_bound: int, wall_s: float) ->
 def write_summary(summary: Any, path: Path) -> None:
     """Write any struct or plain value as readable JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+    write_whole(path, msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
 
 
 def _shares(accuracy: Accuracy | None) -> dict[str, float | None]:

@@ -11,7 +11,7 @@ import logging
 import mmap
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -22,14 +22,17 @@ from torch import Tensor
 from astraflow.core.model import Decoder, save_model
 from astraflow.core.text.tokenizer import Tokenizer
 from astraflow.core.weight_manager.digest import parts_digest
-from astraflow.errors import WeightError
+from astraflow.errors import AstraFlowError, ConfigError, WeightError
 
 LOGGER = logging.getLogger("astraflow.trainer")
 
 STATES_KEPT = 2
 """The newest state and the one before it."""
 
-_STATE, _PROGRESS, _DAMAGED = "state.safetensors", "progress.json", "damaged_"
+_STATE, _PROGRESS = "state.safetensors", "progress.json"
+
+_DAMAGED, _AHEAD = "damaged_", "ahead_"
+"""Before the name of a state that was moved aside: it is not as it was written, or newer than the ledger."""
 
 
 class TrainerProgress(msgspec.Struct, frozen=True):
@@ -69,26 +72,33 @@ def save_state(root: Path, state: Mapping[str, Tensor], progress: TrainerProgres
     return directory
 
 
-def load_state(root: Path) -> tuple[dict[str, Tensor], TrainerProgress] | None:
-    """The newest state that is as it was written; None where none was kept. WeightError where none can be read.
+def load_state(
+    root: Path, against: Callable[[TrainerProgress], str | None] = lambda progress: None
+) -> tuple[dict[str, Tensor], TrainerProgress] | None:
+    """Return the newest state that is as it was written and that nothing speaks `against`; None where none was kept.
 
-    Later ones are moved aside: steps that are not continued from never happened.
+    WeightError where none can be read, ConfigError where something speaks against all others. Later ones are moved
+    aside: steps that are not continued from never happened.
     """
-    damaged: list[tuple[Path, WeightError]] = []
+    passed_over: list[tuple[Path, str, AstraFlowError]] = []
     for directory in reversed(_states(root)):
         try:
             found = _read_state(directory)
-        except WeightError as error:
-            damaged.append((directory, error))
+        except WeightError as damage:
+            passed_over.append((directory, _DAMAGED, damage))
             continue
-        for later, why in damaged:
-            aside = later.with_name(_DAMAGED + later.name)
+        if (why := against(found[1])) is not None:
+            passed_over.append((directory, _AHEAD, ConfigError(f"the state in {directory} {why}")))
+            continue
+        for later, mark, error in passed_over:
+            aside = later.with_name(mark + later.name)
             shutil.rmtree(aside, ignore_errors=True)
             later.replace(aside)
-            LOGGER.warning("%s; it is now %s, and %s is used instead", why, aside, directory)
+            LOGGER.warning("%s; it is now %s, and %s is used instead", error, aside, directory)
         return found
-    if damaged:
-        raise damaged[0][1]
+    if passed_over:
+        # the oldest one that is whole is the nearest to what would do
+        raise next((error for _, mark, error in reversed(passed_over) if mark == _AHEAD), passed_over[0][2])
     return None
 
 

@@ -1,8 +1,11 @@
 """The audit agrees with a right log, and names what is wrong in any other."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from astraflow.dataflow.audit import Auditor
+from astraflow.core.protocol.messages import ReadyRequest
+from astraflow.dataflow.audit import Auditor, AuditReport
 from astraflow.dataflow.ledger import (
     Acknowledge,
     Curate,
@@ -20,6 +23,7 @@ from astraflow.dataflow.ledger import (
     Serve,
     Settle,
 )
+from astraflow.dataflow.records import Announced, Record, TrainerReady
 
 KEY = GroupKey("model0")
 
@@ -33,7 +37,7 @@ def finished(group_id: int, length: int = 5, drop: DropReason | None = None) -> 
     ]
 
 
-def report_of(events: list[Event], most: int = 20):
+def report_of(events: Sequence[Record], most: int = 20) -> AuditReport:
     auditor = Auditor(most)
     for event in events:
         auditor.see(event)
@@ -106,3 +110,46 @@ def test_other_groups_of_an_occurrence_are_counted() -> None:
     report = report_of(events)
     assert report.conserved, report.problems
     assert (report.issued, report.in_flight) == (2, {"ready": 2})
+
+
+def announced(step: int, version: int) -> Announced:
+    return Announced("model0", version, step, "")
+
+
+def back(step: int) -> TrainerReady:
+    request = ReadyRequest(train_batch_size=2, sender_endpoint="h:1", model_id="model0", recovered_step=step)
+    return TrainerReady(request)
+
+
+def steps(*numbers: int) -> list[Record]:
+    """A version and an acknowledgement for each step."""
+    records: list[Record] = []
+    for number, step in enumerate(numbers, 1):
+        records += [*finished(number), Serve((number,), number - 1)]
+        records += [announced(step, number), Acknowledge("model0", step)]
+    return records
+
+
+def test_a_lineage_that_goes_back_and_on_is_contiguous() -> None:
+    log = [*steps(1, 2, 3), Settle("model0", 1), back(2), Rewind("model0", 2), announced(2, 4)]
+    log += [Serve((3,), 4), announced(3, 5), Acknowledge("model0", 3), back(1), Rewind("model0", 1), announced(1, 6)]
+    report = report_of(log)
+    assert report.conserved, report.problems
+
+
+@pytest.mark.parametrize(
+    ("log", "problem"),
+    [
+        ([*steps(1, 2, 5)], "version 3 of model0 is of step 5, which does not follow step 2"),
+        ([*steps(1, 2, 5)], "step 5 of model0 is trained after step 2"),
+        ([*steps(1, 2, 2)], "step 2 of model0 is trained after step 2"),
+        ([*steps(1, 2), back(5)], "back at step 5, but the log goes only up to step 2"),
+        ([*steps(1, 2), Rewind("model0", 5)], "goes back to step 5, but the last that was trained is 2"),
+        ([*steps(1, 2), Settle("model0", 2), back(1)], "back at step 1, but what steps up to 2 trained was let go"),
+        ([*steps(1, 2), announced(2, 2)], "version 2 of model0 comes after version 2"),
+    ],
+)
+def test_a_step_that_follows_on_none_is_found(log: list[Record], problem: str) -> None:
+    report = report_of(log)
+    assert not report.conserved
+    assert any(problem in found for found in report.problems), report.problems

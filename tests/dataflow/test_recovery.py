@@ -193,6 +193,33 @@ async def test_a_ledger_of_another_dataset_is_refused(run: Run) -> None:
 
 
 @synchronous
+async def test_a_run_goes_on_with_the_rows_that_it_began_with_and_no_others(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    def dataflow(rows: list[dict[str, Any]], scored: list[dict[str, Any]]) -> Rehearsal:
+        store = LedgerStore(run.path / "ledger")
+        return Rehearsal(run.settings, store=store, rows=rows, eval_rows={"held_out": scored})
+
+    odd = {"ünïcode": "\ud800", "big": 2**70, "nested": [{"b": None, "a": [1.5, True, float("inf")]}]}
+    rows = [{**row, **odd} for row in example_rows(10)]
+    async with dataflow(rows, rows).running():
+        pass
+    others = [
+        [*rows[1:], rows[0]],
+        [{**row, "answer": "0"} if i == 7 else row for i, row in enumerate(rows)],
+        [{**row, "nested": [{"b": None, "a": [1.5, False, float("inf")]}]} for row in rows],
+        [{**row, "big": 2**70 + 1} for row in rows],
+    ]
+    for other in others:
+        with pytest.raises(ConfigError, match=r"begun with other rows.*rollout_dataset \(10 rows, .*restore the rows"):
+            dataflow(other, rows)
+    assert "other rows" not in caplog.text
+    same_rows = [dict(reversed(row.items())) for row in rows]  # a column's place means nothing
+    async with dataflow(same_rows, rows[:5]).running():
+        assert "eval_datasets.held_out has other rows than before" in caplog.text
+
+
+@synchronous
 async def test_a_lost_ledger_of_a_run_that_has_trained_is_refused(run: Run, tmp_path: Path) -> None:
     state = tmp_path / "recover" / "model0" / "step_000000"
     state.mkdir(parents=True)  # before the first step there is nothing to lose
@@ -293,6 +320,82 @@ async def test_a_trainer_goes_back_to_its_older_state_and_no_further(run: Run) -
         assert ledger.counters.trained == 5 * B
         ledger.validate()
     assert audit(run.path / "ledger").trained == 5 * B
+
+
+@synchronous
+async def test_a_trainer_ahead_of_its_ledger_is_refused_and_changes_nothing(run: Run, tmp_path: Path) -> None:
+    async with run.dataflow().running() as dataflow:
+        await dataflow.join(raas())
+        trainer = dataflow.trainer(2 * B)
+        await trainer.begin()
+        for _ in range(2):
+            await trainer.train()
+    shutil.copytree(run.path / "ledger", tmp_path / "copy")
+    async with run.dataflow().running() as dataflow:
+        await dataflow.join(raas("b"))
+        trainer = dataflow.trainer(2 * B)
+        await trainer.recover(step=1, version=1)
+        for _ in range(3):
+            await trainer.train()
+        state = (trainer.step, trainer.version)
+    assert state == (4, 6)
+    shutil.rmtree(run.path / "ledger")
+    shutil.copytree(tmp_path / "copy", run.path / "ledger")  # a backup is put back; the trainer's state is newer
+    async with run.dataflow().running() as dataflow:
+        await dataflow.join(raas("c"))
+        trainer = dataflow.trainer(2 * B)
+        ledger = dataflow.service.books.ledger
+        before = ledger.snapshot()
+        # ahead in steps, and of a later lineage, whose numbers would be issued again
+        for step, version in (state, (3, 4), (2, 5)):
+            expected = rf"back at step {step}, version {version}, .*up to step 2, version 2"
+            with pytest.raises(ConflictError, match=expected):
+                await trainer.recover(step, version)
+        assert ledger.snapshot() == before
+        status = await dataflow.client.status()
+        assert [status["agents"]["model0"][key] for key in ("step", "highest", "version")] == [2, 2, 2]
+        await trainer.recover(step=2, version=2)
+        await trainer.train()
+        ledger.validate()
+    report = audit(run.path / "ledger")
+    assert (report.conserved, report.trained) == (True, 3 * B), report.problems
+
+
+@synchronous
+async def test_a_trainer_whose_ledger_has_not_begun_is_refused(run: Run) -> None:
+    async with run.dataflow().running() as dataflow:
+        for step, version in ((3, 3), (0, 7)):
+            with pytest.raises(ConflictError, match="up to step 0"):
+                await dataflow.trainer(2 * B).recover(step, version)
+        await dataflow.trainer(2 * B).recover(step=0)  # nothing is lost before the first step
+
+
+@synchronous
+async def test_after_a_power_loss_a_batch_whose_bytes_are_gone_is_made_anew(run: Run) -> None:
+    async with run.dataflow().running() as dataflow:
+        await dataflow.join(raas())
+        trainer = dataflow.trainer(2 * B)
+        await trainer.begin()
+        await trainer.train()
+        await trainer.batch()
+    for segment in (run.path / "ledger" / "segments").iterdir():
+        segment.write_bytes(b"")  # the database was on the disk already, these were not
+    async with run.dataflow().running() as dataflow:
+        ledger = dataflow.service.books.ledger
+        assert ledger.counters.states[State.SERVED] == 0
+        again = ScriptedTrainer(dataflow.client, batch_size=2 * B)
+        again.version, again.step = 2, 2
+        # a trainer that lived on has trained the old one
+        with pytest.raises(ConflictError, match="trained on no batch"):
+            await again.announce()
+        await dataflow.join(raas("b"))
+        await again.recover(step=1, version=1)
+        for _ in range(3):
+            await again.train()
+        assert ledger.counters.trained == 4 * B
+        ledger.validate()
+    report = audit(run.path / "ledger")
+    assert (report.conserved, report.trained) == (True, 4 * B), report.problems
 
 
 @synchronous

@@ -1,7 +1,7 @@
 """Spans: timed intervals of all processes of a run, appended to spans.jsonl.
 
-Cheap enough to stay on: a span is one small dict and its encoding; lines are written in blocks, each with one append,
-so that processes do not cut each other's lines.
+Cheap enough to stay on: a span is one small dict and its encoding; lines are written in blocks, whole or not at all, so
+that processes do not cut each other's lines. People read them, so a block that cannot be written ends no run.
 
     train_worker-<model>   wait_batch, train, publish, notify, eval (waits for the scores), save
     dataflow               collect (a batch's groups are awaited), hold (the batch awaits its trainer), evaluate
@@ -10,7 +10,7 @@ so that processes do not cut each other's lines.
 
 from __future__ import annotations
 
-import os
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+
+from astraflow.core.observability.lines import LineFile
+
+log = logging.getLogger(__name__)
 
 BLOCK = 64
 """Spans that are kept in memory before they are written."""
@@ -43,8 +47,8 @@ class SpanLog:
         self._lines: list[bytes] = []
         self._written = clock()
         self._lock = threading.Lock()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor = None if path is None else os.open(path, flags, 0o644)
+        self._path = path
+        self._file = None if path is None else LineFile(path)
 
     def now(self) -> float:
         """Unix time in seconds, as `start` of a span."""
@@ -61,7 +65,7 @@ class SpanLog:
 
     def add(self, name: str, start: float, seconds: float, **attributes: str | int | float) -> None:
         """Record an interval that was measured elsewhere."""
-        if self._descriptor is None:
+        if self._file is None:
             return
         line = {"name": name, "process": self._process, "start": start, "seconds": seconds, **attributes}
         with self._lock:
@@ -73,12 +77,16 @@ class SpanLog:
         """Write what is left; again is fine, and later spans are not kept."""
         with self._lock:
             self._write()
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-            self._descriptor = None
+            if self._file is not None:
+                self._file.close()
+            self._file = None
 
     def _write(self) -> None:
-        if self._lines and self._descriptor is not None:
-            os.write(self._descriptor, b"\n".join(self._lines) + b"\n")
-            self._lines.clear()
-            self._written = self._clock()
+        if not self._lines or self._file is None:
+            return
+        try:
+            self._file.append(b"\n".join(self._lines) + b"\n")
+        except OSError as error:
+            log.warning("%d spans are not kept: %s: %s", len(self._lines), self._path, error.strerror)
+        self._lines.clear()
+        self._written = self._clock()

@@ -238,6 +238,10 @@ class AgentStatus(Reply, frozen=True, kw_only=True):
     started: bool
     """It has a version."""
     version: int
+    step: int = 0
+    """The last trained one: a trainer cannot come back at a later one."""
+    highest: int = -1
+    """The highest version number so far, of any lineage; -1 before the first."""
 
 
 class Waiting(Reply, frozen=True, kw_only=True):

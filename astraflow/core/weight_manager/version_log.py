@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 
 from astraflow.core.data import Manifest
-from astraflow.core.observability.lines import append_to_lines
+from astraflow.core.observability.lines import LineFile
 from astraflow.errors import DataError
 
 
@@ -129,8 +130,8 @@ class VersionLog:
 
     def _append(self, line: Line) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with append_to_lines(self._path) as file:
-            file.write(msgspec.json.encode(line) + b"\n")
+        with closing(LineFile(self._path)) as file:
+            file.append(msgspec.json.encode(line) + b"\n")
 
 
 def published_log(run: Path, model_id: str) -> Path:

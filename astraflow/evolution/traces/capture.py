@@ -6,8 +6,7 @@ exception ends is `run`.
 
 Eight writers may meet on one session. They queue on its state file, which also holds the next sequence number and the
 skill that is open in each conversation; the state is saved before the line, so that a writer that dies in between
-leaves a gap, never a number twice. A line that a dying writer left torn is ended by the next one and skipped by
-readers.
+leaves a gap, never a number twice. A line that a dying writer or a full disk left torn is cut off by the next one.
 
     state/<sid>.json                 lock, next sequence, open skills
     <layer>/raw/<sid>/events.jsonl   the events
@@ -23,6 +22,7 @@ import signal
 import sys
 from contextlib import contextmanager, suppress
 
+from astraflow.core.observability.lines import FLAGS, append_lines
 from astraflow.evolution.traces.payload import LAYERS, STOPS, TYPES, adapt, layer_of, opened_skill
 from astraflow.evolution.traces.redaction import sha256
 
@@ -172,12 +172,9 @@ def _recovered(root: str, session: str) -> tuple[int, dict[str, str]]:
 
 def _append_line(folder: str, line: str) -> None:
     os.makedirs(folder, exist_ok=True)
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(os.path.join(folder, "events.jsonl"), flags, 0o600)
+    descriptor = os.open(os.path.join(folder, "events.jsonl"), FLAGS | os.O_NOFOLLOW, 0o600)
     try:
-        size = os.fstat(descriptor).st_size
-        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        os.write(descriptor, (b"\n" if torn else b"") + line.encode() + b"\n")
+        append_lines(descriptor, line.encode() + b"\n")
     finally:
         os.close(descriptor)
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from astraflow.core.observability import lines
+
 T = TypeVar("T")
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Put `data` at `path` so that a reader, or a kill at any moment, meets the old content or the new one."""
+    """Put `data` at `path`, whole and on the disk, in a folder that is made where there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-    with draft.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+    lines.write_whole(path, data, fsync=True)
 
 
 def write_lines(path: Path, records: Iterable[msgspec.Struct]) -> None:

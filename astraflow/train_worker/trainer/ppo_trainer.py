@@ -21,6 +21,7 @@ from torch import Tensor
 
 from astraflow.core.data import Batch, Canary, Manifest
 from astraflow.core.observability.kept import TrainerLogprobs, kept_rows
+from astraflow.core.observability.lines import write_whole
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import messages as m
@@ -215,7 +216,10 @@ class AstraFlowPPOTrainer:
 
     def _write_kept(self, step: int) -> None:
         path = self._run_dir.trainer_logprobs(step, self.settings.model_id)
-        path.write_bytes(b"".join(msgspec.json.encode(kept) + b"\n" for kept in self._kept))
+        try:
+            write_whole(path, b"".join(msgspec.json.encode(kept) + b"\n" for kept in self._kept))
+        except OSError as error:  # people read this, and it ends no run
+            LOGGER.warning("the logprobs of step %d are not kept: %s: %s", step, path, error.strerror)
 
     def _commit(self, step: int, stats: Mapping[str, float]) -> None:
         seconds, self._seconds = self._seconds, {}

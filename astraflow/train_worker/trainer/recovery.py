@@ -3,7 +3,7 @@
 Order, learnt from what a kill between two lines leaves: a step is announced, its metrics and checkpoint are written,
 then its state is kept, and only then does Dataflow hear that it may let go of what the steps up to the oldest
 kept state trained. So Dataflow can always go back to the state that is found, also to the older one where the newest
-is damaged.
+is damaged, or is newer than a ledger that lost its last commits with the machine's power.
 """
 
 from __future__ import annotations
@@ -56,20 +56,37 @@ class TrainerRecovery:
         self._client = client
 
     def restore(self, status: Mapping[str, Any]) -> TrainerProgress | None:
-        """A model whose trainer Dataflow knows has begun before: without a state, it is at step 0 again."""
-        found = load_state(self._root)
+        """Restore the newest state that Dataflow's ledger knows; ConfigError where there are only newer ones.
+
+        A model whose trainer Dataflow knows has begun before: without a state, it is at step 0 again.
+        """
+        known = status.get("agents", {}).get(self._client.model_id, {})
+        found = load_state(self._root, lambda progress: _ahead(progress, known))
         if found is not None:
             state, progress = found
             self._engine.restore(state)
             LOGGER.warning("continues after step %d, which was version %d", progress.step, progress.version)
             return progress
-        known = status.get("agents", {}).get(self._client.model_id, {})
         return TrainerProgress(0, 0, {0: 0}) if known.get("trainer_ready") else None
 
     def keep(self, progress: TrainerProgress) -> None:
         if progress.step % self._config.freq_steps == 0:
             save_state(self._root, self._engine.state(), progress)
             self._client.save_buffer(oldest_step(self._root))
+
+
+def _ahead(progress: TrainerProgress, model: Mapping[str, Any]) -> str | None:
+    """Say how a state is ahead of the ledger, if it is. `model`: its part of Dataflow's status.
+
+    A Dataflow that has not heard of this trainer decides when the trainer is back: it may keep no ledger.
+    """
+    step, version = model.get("step", progress.step), model.get("highest", progress.version)
+    if not model.get("trainer_ready") or (progress.step <= step and progress.version <= version):
+        return None
+    return (
+        f"is of step {progress.step}, version {progress.version}, but the ledger goes only up to step {step}, version "
+        f"{version}: restore the newer ledger or an earlier state, or begin in a new run directory"
+    )
 
 
 def recovery_of(settings: TrainWorkerSettings, engine: TrainEngine, client: AstraFlowClient) -> Recovery:

@@ -106,6 +106,45 @@ def test_a_trainer_whose_newest_state_is_damaged_goes_on_from_the_one_before(
     assert sorted(second.metrics.records) == [3, 4, 5, 6]
 
 
+@pytest.mark.parametrize(("step", "highest", "found"), [(2, 2, 2), (3, 3, 2), (4, 3, 2), (4, 4, 4)])
+def test_a_trainer_goes_on_from_the_newest_state_that_the_ledger_knows(
+    scripted: SimpleNamespace, tmp_path: Path, step: int, highest: int, found: int
+) -> None:
+    class LosesPower(scripted.Dataflow):  # type: ignore[name-defined,misc]
+        """Its ledger lost its last commits, and tells what it still knows."""
+
+        def _status(self) -> dict[str, Any]:
+            known = {"trainer_ready": bool(self.ready), "version": highest, "step": step, "highest": highest}
+            return {"status": "ready", "agents": {"model0": known}}
+
+    dataflow = LosesPower(batches(scripted, {5}))
+    with pytest.raises(Exception, match="KilledError"):
+        Process(scripted, dataflow, tmp_path).live()
+    states = tmp_path / "recover" / "model0"
+    assert {path.name for path in states.iterdir()} == {"step_000002", "step_000004"}
+    Process(scripted, dataflow, tmp_path).live()
+    assert (dataflow.ready[-1].recovered_step, dataflow.ready[-1].recovered_version) == (found, found)
+    assert (states / "ahead_step_000004").exists() == (found == 2)
+
+
+def test_a_trainer_whose_states_are_all_newer_than_the_ledger_says_so(
+    scripted: SimpleNamespace, tmp_path: Path
+) -> None:
+    class Older(scripted.Dataflow):  # type: ignore[name-defined,misc]
+        def _status(self) -> dict[str, Any]:
+            known = {"trainer_ready": bool(self.ready), "version": 1, "step": 1, "highest": 1}
+            return {"status": "ready", "agents": {"model0": known}}
+
+    dataflow = Older(batches(scripted, {5}))
+    with pytest.raises(Exception, match="KilledError"):
+        Process(scripted, dataflow, tmp_path).live()
+    before = sorted(path.name for path in (tmp_path / "recover" / "model0").iterdir())
+    with pytest.raises(ConfigError, match=r"step_000002 is of step 2, version 2, .* up to step 1, version 1: restore"):
+        Process(scripted, dataflow, tmp_path).live()
+    assert len(dataflow.ready) == 1
+    assert sorted(path.name for path in (tmp_path / "recover" / "model0").iterdir()) == before  # nothing is moved
+
+
 def test_a_trainer_that_died_before_its_first_state_is_at_step_0_again(
     scripted: SimpleNamespace, tmp_path: Path
 ) -> None:

@@ -7,21 +7,20 @@ from typing import Any
 
 import msgspec
 
-from astraflow.core.observability.lines import append_to_lines
+from astraflow.core.observability.lines import LineFile
 from astraflow.core.observability.sinks.base import Record
 from astraflow.errors import DataError
 
 
 class JsonlSink:
-    """Appends to `path`; each line is complete on disk when `write` returns, and a torn last line is cut off first."""
+    """Appends to `path`; each line is complete when `write` returns, or not there at all, and OSError."""
 
     def __init__(self, path: Path) -> None:
-        self._file = append_to_lines(path)
+        self._file = LineFile(path)
 
     def write(self, record: Record) -> None:
         line = {"step": record.step, "time": record.time, **record.stats}
-        self._file.write(msgspec.json.encode(line) + b"\n")
-        self._file.flush()
+        self._file.append(msgspec.json.encode(line) + b"\n")
 
     def close(self) -> None:
         self._file.close()
