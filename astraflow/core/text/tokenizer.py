@@ -124,9 +124,11 @@ class Tokenizer:
         return dict(self._files)
 
     def save(self, directory: str | Path) -> None:
-        """Write the tokenizer's files, byte for byte as they were read."""
+        """Write the tokenizer's files, byte for byte as they were read; those of another tokenizer go."""
         target = Path(directory)
         target.mkdir(parents=True, exist_ok=True)
+        for name in set(FILES) - self._files.keys():
+            (target / name).unlink(missing_ok=True)
         for name, content in self._files.items():
             (target / name).write_bytes(content)
 
