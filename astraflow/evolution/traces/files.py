@@ -16,11 +16,14 @@ def write_whole(path: Path, data: bytes) -> None:
     """Put `data` at `path` so that a reader, or a kill at any moment, meets the old content or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-    with draft.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)  # of a full disk
 
 
 def write_lines(path: Path, records: Iterable[msgspec.Struct]) -> None:
