@@ -138,5 +138,5 @@ def test_an_agent_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with WeightManager("model0", "secret", transports=("disk",), folder=tmp_path / "file" / "x") as manager:
         manager.initialize(PARAMS)
-        with pytest.raises(WeightError, match="ended with exit code 1: WeightError: folder .* for weight versions"):
+        with pytest.raises(WeightError, match=r"ended with exit code 1: WeightError: folder .* for weight versions"):
             manager.get_sender_endpoint()
