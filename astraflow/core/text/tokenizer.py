@@ -95,7 +95,8 @@ class Tokenizer:
     @cached_property
     def template(self) -> ChatTemplate:
         """The chat template; ConfigError where the directory has none."""
-        source = self._files["chat_template.jinja"].decode() if "chat_template.jinja" in self._files else None
+        with boundary(ConfigError, "chat_template.jinja"):
+            source = self._files["chat_template.jinja"].decode() if "chat_template.jinja" in self._files else None
         listed = source or self._config.get("chat_template")
         if isinstance(listed, list):
             listed = {entry["name"]: entry["template"] for entry in listed}.get("default")

@@ -105,7 +105,8 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 Order = Settings | Publish
-Report = Listening | Published | Superseded | DeltaMade | Failed
+Said = Listening | Published | Superseded | DeltaMade
+Report = Said | Failed
 
 
 def pack(message: Order | Report) -> bytes:
@@ -150,7 +151,7 @@ class AgentProcess:
         except BrokenPipeError as error:
             raise WeightError(self._gone()) from error
 
-    def receive(self, deadline: float, awaited: str) -> Report:
+    def receive(self, deadline: float, awaited: str) -> Said:
         """Return the agent's next report; DeadlineError once time.monotonic() > deadline, WeightError: it is gone."""
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()

@@ -33,7 +33,7 @@ from astraflow.core.weight_manager.agent_pipe import (
     Listening,
     Publish,
     Published,
-    Report,
+    Said,
     Settings,
 )
 from astraflow.core.weight_manager.layout import buffer_length
@@ -285,7 +285,7 @@ class WeightManager:
             raise WeightError(f"version {version} of {self.model_id} was never published, or overwritten too early")
         return report
 
-    def _note(self, report: Report) -> None:
+    def _note(self, report: Said) -> None:
         """File a report of the agent; they come in order of publication."""
         if isinstance(report, Listening):
             self._listening = report

@@ -137,7 +137,8 @@ def encode(row: Mapping[str, Any], tokenizer: Tokenizer, where: str) -> list[Enc
     """
     if "messages" in row:
         try:
-            sequences = encode_turns(tokenizer, row["messages"], row.get("tools"))
+            with boundary(DataError, "it cannot be encoded"):  # a tokenizer refuses half an emoji in its own words
+                sequences = encode_turns(tokenizer, row["messages"], row.get("tools"))
         except DataError as error:
             raise DataError(f"{where}: {error}") from error
     elif "input_ids" in row and "loss_mask" in row:

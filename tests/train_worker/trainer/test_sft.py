@@ -131,6 +131,7 @@ def test_a_row_whose_turn_cannot_be_trained_is_named(monkeypatch: pytest.MonkeyP
     ("row", "message"),
     [
         ({"messages": CONVERSATION[:1]}, "some token to learn|no token to learn"),
+        ({"messages": [{"role": "assistant", "content": "\ud83d"}]}, "d, row 7: it cannot be encoded"),
         ({"text": "x"}, "d, row 7: expected messages"),
         ({"input_ids": [1, 2], "loss_mask": [1]}, "one length"),
         ({"input_ids": [1, 2], "loss_mask": [0, 0]}, "some token to learn"),
