@@ -141,6 +141,15 @@ def is_foreign(error: BaseException) -> bool:
     return isinstance(error, Exception | SystemExit) and not isinstance(error, InvariantError)
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a text from outside can be written as UTF-8: no half emoji, no byte of a path in another encoding."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def brief_traceback(error: BaseException) -> str:
     """The exception and its innermost frames, the exception first so that a cut text still names it."""
     frames = traceback.format_tb(error.__traceback__)[-TRACEBACK_FRAMES:]

@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 from astraflow.cli.inputs import writable
-from astraflow.errors import AstraFlowError, ConfigError, boundary
+from astraflow.core.observability import log
+from astraflow.errors import AstraFlowError, ConfigError, boundary, is_utf8
 
 USER_ERROR = 2
 FAILURE = 1
@@ -257,9 +258,13 @@ def version() -> None:
 
 def main() -> None:
     """Entry point: one line on stderr for a wrong input (exit code 2) or a failed run (exit code 1)."""
+    log.open_closed_streams()
     try:
         with boundary(ConfigError, "the working directory"):
             here = os.getcwd()
+        for argument in sys.argv[1:]:
+            if not is_utf8(argument):
+                raise ConfigError(f"argument {argument!a} is not UTF-8")
         sys.path.insert(0, here)  # a user's own datasets and rewards, as `python -m` would find them
         app()
     except ConfigError as error:
@@ -268,6 +273,9 @@ def main() -> None:
     except AstraFlowError as error:
         _say(str(error))
         sys.exit(FAILURE)
+    except UnicodeEncodeError as error:  # of a path that no argument named: the working directory, a home
+        _say(f"{error.object!a} is not UTF-8")
+        sys.exit(USER_ERROR)
     except OSError as error:  # the machine's fault: a disk that is full, a file that another user owns
         _say(str(error) if error.filename is None else f"{error.filename}: {error.strerror}")
         sys.exit(FAILURE)

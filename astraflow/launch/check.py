@@ -15,7 +15,7 @@ from astraflow.core.dataset.registry import DATASET_REGISTRY
 from astraflow.core.observability.stats_logger import missing_packages
 from astraflow.core.workflow.registry import REWARD_EXTRAS, REWARD_REGISTRY, WORKFLOW_REGISTRY
 from astraflow.dataflow.config import DatasetConfig, WorkflowConfig
-from astraflow.errors import ConfigError, DataError, UnknownNameError
+from astraflow.errors import ConfigError, DataError, UnknownNameError, is_utf8
 from astraflow.launch.catalog import presets, reasoning_gym_datasets, reasoning_gym_settings
 from astraflow.launch.config import TRAINER, RunConfig, load_config_tree, overridden
 from astraflow.launch.model_source import complaint as model_complaint
@@ -49,12 +49,22 @@ def load_config(files: Iterable[Path], overrides: Iterable[str] = (), checkpoint
 
 def complaints(config: RunConfig, tree: Tree) -> Iterator[Complaint]:
     """Yield what is wrong with a typed configuration."""
+    yield from _paths(config)
     yield from _start(config)
     yield from _models(config)
     yield from _workflows(config)
     yield from _datasets(config)
     yield from _sinks(config)
     yield from _without_effect(config, tree)
+
+
+def _paths(config: RunConfig) -> Iterator[Complaint]:
+    """Paths that the run's JSON files, which are UTF-8, cannot name: those of a working directory, mostly."""
+    experiment = config.experiment
+    named = {"fileroot": experiment.fileroot, "model_path": experiment.model_path}
+    for key, path in (named | {"tokenizer_path": experiment.tokenizer_path}).items():
+        if path is not None and not is_utf8(whole := str(Path(path).expanduser().absolute())):
+            yield f"experiment.{key}", f"{whole!a} is not UTF-8; a run needs a path that is"
 
 
 def _start(config: RunConfig) -> Iterator[Complaint]:

@@ -11,7 +11,8 @@ import logging
 import mmap
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,7 @@ from torch import Tensor
 from astraflow.core.model import Decoder, save_model
 from astraflow.core.text.tokenizer import Tokenizer
 from astraflow.core.weight_manager.digest import parts_digest
-from astraflow.errors import AstraFlowError, ConfigError, WeightError
+from astraflow.errors import AstraFlowError, ConfigError, WeightError, boundary
 
 LOGGER = logging.getLogger("astraflow.trainer")
 
@@ -50,22 +51,22 @@ class TrainerProgress(msgspec.Struct, frozen=True):
 
 def save_checkpoint(directory: Path, decoder: Decoder, tokenizer: Tokenizer) -> Path:
     """Write model and tokenizer to `directory`; readers never see half of it, and one that was there is replaced."""
-    draft = _draft(directory)
-    save_model(draft, decoder, decoder.config)
-    tokenizer.save(draft)
-    return _publish(draft, directory)
+    with _whole(directory) as draft:
+        save_model(draft, decoder, decoder.config)
+        tokenizer.save(draft)
+    return directory
 
 
 def save_state(root: Path, state: Mapping[str, Tensor], progress: TrainerProgress) -> Path:
     """Keep a state to continue from; older ones than the last `STATES_KEPT` go. It is on disk when this returns."""
     directory = root / f"step_{progress.step:06d}"
-    draft = _draft(directory)
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, draft / _STATE)
-    progress = msgspec.structs.replace(progress, digest=_digest(draft, progress))
-    (draft / _PROGRESS).write_bytes(msgspec.json.encode(progress))
-    for name in (_STATE, _PROGRESS):
-        _sync(draft / name)
-    _publish(draft, directory)
+    with _whole(directory) as draft:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, draft / _STATE)
+        progress = msgspec.structs.replace(progress, digest=_digest(draft, progress))
+        (draft / _PROGRESS).write_bytes(msgspec.json.encode(progress))
+        shutil.copymode(draft / _PROGRESS, draft / _STATE)  # safetensors makes it readable for its owner alone
+        for name in (_STATE, _PROGRESS):
+            _sync(draft / name)
     _sync(root)
     for old in _states(root)[:-STATES_KEPT]:
         shutil.rmtree(old)
@@ -136,20 +137,24 @@ def _states(root: Path) -> list[Path]:
     return sorted(root.glob("step_*")) if root.is_dir() else []
 
 
-def _draft(directory: Path) -> Path:
-    """An empty directory beside it, under a name that no reader looks for."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    for left in directory.parent.glob(f".{directory.name}.*"):  # of a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
+@contextmanager
+def _whole(directory: Path) -> Iterator[Path]:
+    """Give an empty directory beside it, under a name that no reader looks for, to be written and to take its place.
+
+    Where writing fails nothing of it stays, and what was there before does; WeightError says what failed.
+    """
     draft = directory.with_name(f".{directory.name}.{os.getpid()}")
-    draft.mkdir()
-    return draft
-
-
-def _publish(draft: Path, directory: Path) -> Path:
-    shutil.rmtree(directory, ignore_errors=True)
-    draft.replace(directory)
-    return directory
+    try:
+        with boundary(WeightError, f"{directory} cannot be written"):
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            for left in directory.parent.glob(f".{directory.name}.*"):  # of a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            draft.mkdir()
+            yield draft
+            shutil.rmtree(directory, ignore_errors=True)
+            draft.replace(directory)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:

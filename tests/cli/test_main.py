@@ -1,6 +1,8 @@
 """The command as a user runs it: a process, its exit code and what it prints."""
 
+import os
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +69,42 @@ def test_a_refusal_loads_nothing_heavy(run_yaml: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "2 []", done.stderr
+
+
+@pytest.mark.parametrize("closed", [(2,), (1, 2), (0, 1, 2)])
+def test_closed_standard_streams_change_nothing(
+    run_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: tuple[int, ...]
+) -> None:
+    """A run from a service manager or with `2>&-`: here it ends for want of a cache, as it would with them open."""
+    monkeypatch.setenv("ASTRAFLOW_CACHE", str(run_yaml / "no_folder"))
+    redirected = " ".join(f"{number}>&-" for number in closed)
+    command = f"exec {shlex.quote(sys.executable)} -m astraflow.cli.main run {shlex.quote(str(run_yaml))} {redirected}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+    assert (tmp_path / "run" / "config.yaml").is_file()
+
+
+def test_a_working_directory_that_is_not_utf8_is_one_line(run_yaml: Path, tmp_path: Path) -> None:
+    here = tmp_path / os.fsdecode(b"caf\xe9")
+    here.mkdir()
+    for more in ([], ["--dry-run"]):
+        done = astraflow("run", run_yaml, "experiment.fileroot=runs", *more, cwd=here)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert "experiment.fileroot" in done.stderr
+        assert r"caf\udce9/runs' is not UTF-8" in done.stderr
+    checked = astraflow("doctor", run_yaml, "experiment.fileroot=runs", cwd=here)
+    assert checked.returncode == 1
+    assert r"caf\udce9/runs' is not UTF-8" in checked.stdout
+    assert astraflow("version", cwd=here).returncode == 0
+
+
+@pytest.mark.parametrize("text", ["trial_name=caf", "caf", "caf.yaml"])
+def test_an_argument_that_is_not_utf8_is_one_line(run_yaml: Path, text: str) -> None:
+    for command in ("run", "doctor", "report"):
+        arguments = [sys.executable, "-m", "astraflow.cli.main", command, str(run_yaml), text.encode() + b"\xe9"]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert rf"{text}\udce9' is not UTF-8" in done.stderr
 
 
 def test_a_users_own_reward_is_found_in_the_working_directory(run_yaml: Path, tmp_path: Path) -> None:

@@ -169,9 +169,15 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             written["attention_bias"] = False
         return dict(sorted(written.items()))
 
-    def write(self, directory: str | Path) -> None:
-        """Write `config.json` as Hugging Face lays it out; one that was read there comes back byte for byte."""
-        text = json.dumps(self.to_hf(), indent=2) + "\n"
+    def write(self, directory: str | Path, dtype: str | None = None) -> None:
+        """Write `config.json` as Hugging Face lays it out; one that was read there comes back byte for byte.
+
+        `dtype` is that of the weights beside it; where the file names one, it names this.
+        """
+        content = self.to_hf()
+        if dtype is not None:
+            content = content | {key: dtype for key in ("dtype", "torch_dtype") if content.get(key) is not None}
+        text = json.dumps(content, indent=2) + "\n"
         (Path(directory) / "config.json").write_text(text, "utf-8")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import re
@@ -35,8 +36,27 @@ def message(line: str) -> str:
     return line[match.end() :] if (match := _HEAD.match(line)) else line
 
 
+def open_closed_streams() -> None:
+    """Give a process that was started without standard streams (`2>&-`) ones that lead nowhere.
+
+    The next file to be opened would get their number otherwise, and what is printed there end up in it. What standard
+    output cannot encode is written out as an escape, as standard error does.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115 - until the process ends
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def configure(level: str = "INFO") -> None:
     """Send records of `level` and above to stderr; chatty libraries from WARNING only."""
+    open_closed_streams()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

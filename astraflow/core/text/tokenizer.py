@@ -95,7 +95,8 @@ class Tokenizer:
     @cached_property
     def template(self) -> ChatTemplate:
         """The chat template; ConfigError where the directory has none."""
-        source = self._files["chat_template.jinja"].decode() if "chat_template.jinja" in self._files else None
+        with boundary(ConfigError, "chat_template.jinja"):
+            source = self._files["chat_template.jinja"].decode() if "chat_template.jinja" in self._files else None
         listed = source or self._config.get("chat_template")
         if isinstance(listed, list):
             listed = {entry["name"]: entry["template"] for entry in listed}.get("default")
@@ -124,9 +125,11 @@ class Tokenizer:
         return dict(self._files)
 
     def save(self, directory: str | Path) -> None:
-        """Write the tokenizer's files, byte for byte as they were read."""
+        """Write the tokenizer's files, byte for byte as they were read; those of another tokenizer go."""
         target = Path(directory)
         target.mkdir(parents=True, exist_ok=True)
+        for name in set(FILES) - self._files.keys():
+            (target / name).unlink(missing_ok=True)
         for name, content in self._files.items():
             (target / name).write_bytes(content)
 

@@ -5,7 +5,7 @@ holds the other end of stdin: when the trainer goes, by whatever death, the agen
 
     trainer → agent   Settings, then Publish for each version
     agent → trainer   Listening once its ports are bound; Published or Superseded for each Publish, and after Published
-                      DeltaMade where deltas are asked for
+                      DeltaMade where deltas are asked for; Failed as its last words where it cannot go on
 """
 
 from __future__ import annotations
@@ -98,8 +98,15 @@ class DeltaMade(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """To compare, encode and store, beside the trainer."""
 
 
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The agent's last report: why it ends."""
+
+    reason: str
+
+
 Order = Settings | Publish
-Report = Listening | Published | Superseded | DeltaMade
+Said = Listening | Published | Superseded | DeltaMade
+Report = Said | Failed
 
 
 def pack(message: Order | Report) -> bytes:
@@ -144,7 +151,7 @@ class AgentProcess:
         except BrokenPipeError as error:
             raise WeightError(self._gone()) from error
 
-    def receive(self, deadline: float, awaited: str) -> Report:
+    def receive(self, deadline: float, awaited: str) -> Said:
         """Return the agent's next report; DeadlineError once time.monotonic() > deadline, WeightError: it is gone."""
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
@@ -159,6 +166,8 @@ class AgentProcess:
             if not part:
                 raise WeightError(self._gone())
             self._received += part
+        if isinstance(report, Failed):
+            raise WeightError(self._gone(report.reason))
         return report
 
     def close(self) -> None:
@@ -184,6 +193,14 @@ class AgentProcess:
         del self._received[:end]
         return decode(body, Report)  # type: ignore[arg-type]
 
-    def _gone(self) -> str:
+    def _gone(self, reason: str = "") -> str:
+        """Say how the agent ended, and why where it still said so."""
+        assert self._process.stdout is not None
+        code = self._process.wait(EXIT_S)
+        while part := os.read(self._process.stdout.fileno(), 1 << 20):
+            self._received += part
+        while (report := self._next()) is not None:
+            reason = report.reason if isinstance(report, Failed) else reason
+        why = f": {reason}" if reason else ""
         # it writes where this process does
-        return f"the {self._name} ended with exit code {self._process.wait(EXIT_S)}; log: {log.destination()}"
+        return f"the {self._name} ended with exit code {code}{why}; log: {log.destination()}"

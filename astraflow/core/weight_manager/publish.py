@@ -33,7 +33,7 @@ from astraflow.core.weight_manager.agent_pipe import (
     Listening,
     Publish,
     Published,
-    Report,
+    Said,
     Settings,
 )
 from astraflow.core.weight_manager.layout import buffer_length
@@ -168,7 +168,8 @@ class WeightManager:
         Of several ranks that were initialised together, each writes its shards; without that, rank 0 publishes
         parameters that were gathered to it and the others return at once.
         `canaries` and `restored` go into the manifest as they are.
-        Returns {copy_s, bytes}. WeightError: the number is not higher than the last one, or a tensor does not fit.
+        Returns {copy_s, bytes}. WeightError: the number is not higher than the last one, or a tensor does not fit or
+        holds NaN or infinity: then nothing is published, and nobody else gets the blame.
         """
         if not 0 <= rank < world_size:
             raise WeightError(f"rank {rank} is not one of {world_size}")
@@ -186,7 +187,7 @@ class WeightManager:
         # nobody writes into a half before its readers are cut off, and it is not whole before all have written
         self._together(True)
         try:
-            self._halves[half].write(dict(named_params), rank, self._shared)
+            self._halves[half].write(dict(named_params), rank, self._shared, finite=True)
         except WeightError:
             self._together(False)
             raise
@@ -284,7 +285,7 @@ class WeightManager:
             raise WeightError(f"version {version} of {self.model_id} was never published, or overwritten too early")
         return report
 
-    def _note(self, report: Report) -> None:
+    def _note(self, report: Said) -> None:
         """File a report of the agent; they come in order of publication."""
         if isinstance(report, Listening):
             self._listening = report

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import queue
 import signal
@@ -29,6 +30,7 @@ from typing import BinaryIO
 import msgspec
 
 from astraflow.core.data import Manifest
+from astraflow.core.observability import log
 from astraflow.core.protocol.http import Endpoint, StatusEndpoint, build_app
 from astraflow.core.protocol.messages import (
     BufferInfo,
@@ -43,6 +45,7 @@ from astraflow.core.protocol.messages import (
 from astraflow.core.protocol.server import Server
 from astraflow.core.weight_manager.agent_pipe import (
     DeltaMade,
+    Failed,
     Listening,
     Publish,
     Published,
@@ -59,10 +62,13 @@ from astraflow.core.weight_manager.segment import HALVES, WRITING, DoubleBuffer
 from astraflow.core.weight_manager.sender_state import SenderState
 from astraflow.core.weight_manager.transports.tcp import BulkServer
 from astraflow.core.weight_manager.version_folder import VersionFolder
-from astraflow.errors import InvariantError
+from astraflow.errors import AstraFlowError, InvariantError, WeightError, boundary
 
+LOGGER = logging.getLogger("astraflow.sender_agent")
 DELTA_WAIT_S = 10.0
 """Longest that a request for a delta waits for one that is being made."""
+LAST_WORDS_S = 2.0
+"""Longest that an agent which ends waits for its reports to be read."""
 
 
 class SenderAgent:
@@ -71,7 +77,8 @@ class SenderAgent:
     def __init__(self, settings: Settings, orders: BinaryIO, report_fd: int) -> None:
         self._settings = settings
         self._orders = orders
-        self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
+        """None ends the thread that writes them."""
         self._report_fd = report_fd
         self._buffer = DoubleBuffer.attach(settings.segment_fd, settings.length)
         self._folder = None if settings.folder is None else VersionFolder(Path(settings.folder))
@@ -80,6 +87,7 @@ class SenderAgent:
         if settings.deltas_kept:
             self._deltas = DeltaStore(settings.deltas_kept, settings.length, self._folder, in_memory)
         self._delta_settled = asyncio.Event()
+        self._failure: AstraFlowError | None = None
         self.state = SenderState(
             settings.model_id,
             self._buffer,
@@ -93,26 +101,35 @@ class SenderAgent:
         self._server = Server(app, settings.host, settings.port)
 
     async def serve(self) -> None:
-        """Serve until the trainer is gone."""
+        """Serve until the trainer is gone; raises what made it impossible to carry out an order."""
         loop = asyncio.get_running_loop()
         self._streams.start()
         self._reports.put(Listening(port=self._server.port, bulk_port=self._streams.port))
-        threading.Thread(target=self._tell, name="reports", daemon=True).start()
+        reports = threading.Thread(target=self._tell, name="reports", daemon=True)
+        reports.start()
         threading.Thread(target=self._follow, args=(loop,), name="orders", daemon=True).start()
         await self._server.serve()
         self._server.close()
         self._streams.close()
+        if self._failure is not None:
+            self._reports.put(Failed(reason=f"{self._failure.kind}: {self._failure}"))
+            self._reports.put(None)
+            reports.join(LAST_WORDS_S)
+            raise self._failure
 
     def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
         """Carry out the trainer's orders until the end of file; the agent's life ends with this thread."""
         try:
-            while (order := read_order(self._orders)) is not None:
-                if not isinstance(order, Publish):
-                    raise InvariantError(f"the agent was ordered a second {type(order).__name__}")
-                report = self._publish(order, loop)
-                self._reports.put(report)
-                if self._deltas is not None and isinstance(report, Published):
-                    self._reports.put(self._make_delta(self._deltas, report.manifest, order.half, loop))
+            with boundary(WeightError, "the sender agent"):
+                while (order := read_order(self._orders)) is not None:
+                    if not isinstance(order, Publish):
+                        raise InvariantError(f"the agent was ordered a second {type(order).__name__}")
+                    report = self._publish(order, loop)
+                    self._reports.put(report)
+                    if self._deltas is not None and isinstance(report, Published):
+                        self._reports.put(self._make_delta(self._deltas, report.manifest, order.half, loop))
+        except AstraFlowError as failure:
+            self._failure = failure
         finally:
             loop.call_soon_threadsafe(self._server.stop)
 
@@ -179,8 +196,8 @@ class SenderAgent:
 
     def _tell(self) -> None:
         """Write reports; a trainer that does not read them delays nothing else."""
-        while True:
-            data = memoryview(pack(self._reports.get()))
+        while (report := self._reports.get()) is not None:
+            data = memoryview(pack(report))
             try:
                 while data:
                     data = data[os.write(self._report_fd, data) :]
@@ -210,18 +227,34 @@ class SenderAgent:
         return self.state.grant(request)
 
 
-def main() -> None:
-    """Run the agent that stdin describes."""
+def main() -> int:
+    """Run the agent that stdin describes; returns its exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the trainer decides when we go
     report_fd = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not break the reports
-    settings = read_order(sys.stdin.buffer)
-    if settings is None:
-        return
-    if not isinstance(settings, Settings):
-        raise InvariantError(f"the agent's first order was a {type(settings).__name__}")
-    asyncio.run(SenderAgent(settings, sys.stdin.buffer, report_fd).serve())
+    log.configure()
+    try:
+        settings = read_order(sys.stdin.buffer)
+        if settings is None:
+            return 0
+        if not isinstance(settings, Settings):
+            raise InvariantError(f"the agent's first order was a {type(settings).__name__}")
+        asyncio.run(_serve(settings, sys.stdin.buffer, report_fd))
+    except AstraFlowError as error:
+        LOGGER.error("%s: %s", error.kind, error)
+        return 1
+    return 0
+
+
+async def _serve(settings: Settings, orders: BinaryIO, report_fd: int) -> None:
+    try:
+        agent = SenderAgent(settings, orders, report_fd)
+    except AstraFlowError as error:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(report_fd, pack(Failed(reason=f"{error.kind}: {error}")))  # the first report fits into the pipe
+        raise
+    await agent.serve()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

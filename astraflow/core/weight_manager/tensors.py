@@ -22,6 +22,7 @@ from torch import Tensor
 
 from astraflow.core.data import Manifest, TensorEntry
 from astraflow.core.data.manifest import WIRE_DTYPES
+from astraflow.core.model.finite import all_finite, describe_non_finite
 from astraflow.core.weight_manager.delta import Change, replace
 from astraflow.core.weight_manager.digest import parts_digest, tensor_digest
 from astraflow.core.weight_manager.handover import agreed
@@ -99,11 +100,14 @@ class WireBuffer:
             torch.cuda.cudart().cudaHostUnregister(self._pages.data_ptr())  # type: ignore[no-untyped-call]
             self._pinned = False
 
-    def write(self, named_params: Mapping[str, Tensor], rank: int = 0, shared: bool = True) -> None:
+    def write(
+        self, named_params: Mapping[str, Tensor], rank: int = 0, shared: bool = True, finite: bool = False
+    ) -> None:
         """Copy what this rank has of every tensor; all ranks call it with the same names, in the same order.
 
         `shared`: all ranks write into this buffer; otherwise everything is gathered for rank 0. Returns when the
-        parameters may be overwritten. WeightError: one is missing, changed shape or does not fit the dtype.
+        parameters may be overwritten. WeightError: one is missing, changed shape or does not fit the dtype; with
+        `finite`, also one that holds NaN or infinity.
         """
         written = []
         for name, (entry, view) in self._views.items():
@@ -116,17 +120,22 @@ class WireBuffer:
                 continue
             target = view if rows is None else view[rows[0] : rows[1]]
             if source.is_cuda:  # rounded on the device: half the bytes cross the bus
-                target.copy_(source.to(target.dtype), non_blocking=self._pinned)
+                rounded = source.to(target.dtype)
+                target.copy_(rounded, non_blocking=self._pinned)
+                written.append((name, source, all_finite(rounded), target.dtype))
             else:
                 target.copy_(source)
-            written.append((name, entry, source, target))
-        if any(source.is_cuda for _, _, source, _ in written):
+                written.append((name, source, all_finite(target), target.dtype))
+        if any(source.is_cuda for _, source, _, _ in written):
             torch.cuda.current_stream().synchronize()
-        for name, entry, source, target in written:
-            if entry.dtype == "float16" and source.dtype != torch.float16 and not torch.isfinite(target).all():
-                raise WeightError(
-                    f"{name} holds values that are not finite as float16; publish it as bfloat16 or float32"
-                )
+        for name, source, whole, dtype in written:
+            if whole:
+                continue
+            if all_finite(source):
+                wire = WIRE_NAMES[dtype]
+                raise WeightError(f"{name} holds values that are not finite as {wire}; publish it in a wider type")
+            if finite:
+                raise WeightError(f"{name}: {describe_non_finite(source)}; such weights are not published")
 
 
 def _is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:

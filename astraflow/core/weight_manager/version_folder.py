@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -46,10 +47,10 @@ class VersionFolder:
     def write_version(self, manifest: Manifest, buffer: memoryview) -> None:
         """Make a full version available and remove the full versions that are one too many."""
         draft = self._root / f"{_DRAFT}{manifest.version}"
-        draft.mkdir()
-        _write(draft / _FULL, [buffer[: manifest.nbytes]])
-        _write(draft / _MANIFEST, [msgspec.json.encode(manifest)])
-        draft.replace(self._folder(manifest.version))
+        with _whole(draft, self._folder(manifest.version)):
+            draft.mkdir()
+            _write(draft / _FULL, [buffer[: manifest.nbytes]])
+            _write(draft / _MANIFEST, [msgspec.json.encode(manifest)])
         full = [path for path in self._root.glob("v*") if (path / _FULL).exists()]
         for path in sorted(full)[:-FULL_KEPT]:
             (path / _FULL).unlink()
@@ -60,8 +61,8 @@ class VersionFolder:
         """Add the delta to a version that is there; returns its path."""
         path = self._folder(version) / _DELTA
         draft = path.with_name(_DRAFT + _DELTA)
-        _write(draft, parts)
-        draft.replace(path)
+        with _whole(draft, path):
+            _write(draft, parts)
         return path
 
     def remove_delta(self, version: int) -> None:
@@ -77,6 +78,20 @@ class VersionFolder:
 
     def _folder(self, version: int) -> Path:
         return self._root / f"v{version:08d}"
+
+
+@contextmanager
+def _whole(draft: Path, place: Path) -> Iterator[None]:
+    """Move what is written to `draft` to its place; where that fails (a full disk), leave nothing of it there."""
+    try:
+        yield
+        draft.replace(place)
+    except OSError as error:
+        raise WeightError(f"{place} cannot be written: {error.strerror}") from error
+    finally:
+        if draft.is_dir():
+            shutil.rmtree(draft, ignore_errors=True)
+        draft.unlink(missing_ok=True)
 
 
 def _write(path: Path, parts: Iterable[bytes | memoryview]) -> None:

@@ -78,7 +78,7 @@ def record(
 
     OSError, ValueError and RecursionError say why it could not be read or written.
     """
-    payload = json.loads(data)
+    payload = loads(data)
     if not isinstance(payload, dict):
         return None
     name = payload.get("hook_event_name") or default
@@ -87,6 +87,11 @@ def record(
     if event is not None:
         append(root, event)
     return event
+
+
+def loads(data: bytes) -> Any:
+    """Read what an agent wrote: bytes that are not UTF-8, an output that was cut in a character, cost no event."""
+    return json.loads(data.decode(json.detect_encoding(data), "replace"))
 
 
 def append(root: str, event: dict[str, Any], round_number: int | None = None) -> None:

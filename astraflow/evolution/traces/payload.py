@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 LAYERS = ("rllm", "traj", "meta")
 
+MAX_ID = 200
+"""Characters kept of an id or a time."""
+
 TYPES = {
     "PostToolUse": "tool_call",
     "PostToolUseFailure": "tool_call",
@@ -152,7 +155,7 @@ def _files(payload: dict[str, Any]) -> list[str]:
 
 
 def _text(value: Any) -> str | None:
-    return shortened(value if isinstance(value, str) else str(value), 200) if value not in (None, "") else None
+    return shortened(value if isinstance(value, str) else str(value), MAX_ID) if value not in (None, "") else None
 
 
 def _duration(value: Any) -> float | None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.errors import DataError
-from astraflow.evolution.traces.capture import append, folder_name
-from astraflow.evolution.traces.files import read_lines
-from astraflow.evolution.traces.payload import adapt
+from astraflow.evolution.traces.capture import append, folder_name, loads
+from astraflow.evolution.traces.payload import MAX_ID, adapt
+from astraflow.evolution.traces.redaction import shortened
 from astraflow.evolution.traces.store import TraceStore
 
 _COMMAND = re.compile(r"<command-name>\s*/?([\w:.-]+)\s*</command-name>")
@@ -43,11 +43,11 @@ def import_transcript(store: TraceStore, path: Path, session_id: str | None = No
 
     DataError where the file has no message that can be read.
     """
-    lines = [line for line in read_lines(path, dict) if isinstance(line.get("message"), dict)]
+    lines = list(_messages(path))
     if not lines:
         raise DataError(f"{path}: no message of a transcript in it")
     named = next((line["sessionId"] for line in lines if isinstance(line.get("sessionId"), str)), path.stem)
-    session = session_id or named
+    session = shortened(session_id or named, MAX_ID)  # as the events name it
     folder = folder_name(session)
     earlier = store.events(folder) if folder in store.sessions() else []
     known = {event.tool_use_id for event in earlier if event.tool_use_id}
@@ -63,6 +63,17 @@ def import_transcript(store: TraceStore, path: Path, session_id: str | None = No
             append(str(store.root), event)
             added += 1
     return folder, added
+
+
+def _messages(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines with a message, read as hooks read: an output that ends in half an emoji is not a torn line."""
+    for data in path.read_bytes().split(b"\n") if path.is_file() else ():
+        try:
+            line = loads(data)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(line, dict) and isinstance(line.get("message"), dict):
+            yield line
 
 
 def _payloads(lines: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:

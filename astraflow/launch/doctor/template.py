@@ -1,8 +1,8 @@
-"""LAW 2 on the user's own tokenizer: does its chat template keep what was prompted and sampled?"""
+"""LAW 2 on the user's own tokenizer: does its chat template keep what was prompted and sampled, and what is said?"""
 
 from __future__ import annotations
 
-from astraflow.core.text.chat import check_append_only
+from astraflow.core.text.chat import check_append_only, check_demonstrations
 from astraflow.errors import AstraFlowError
 from astraflow.launch.doctor.finding import Finding, error, ok, warning
 from astraflow.launch.doctor.subject import Subject
@@ -26,12 +26,14 @@ def check(subject: Subject) -> list[Finding]:
         broken = check_append_only(tokenizer)
     except AstraFlowError as failure:
         return [error(CHECK, str(failure), "give the tokenizer a chat template that renders user and assistant turns")]
+    demonstrations = "".join(f"; {finding}" for finding in check_demonstrations(tokenizer))
     if broken:
         return [
             warning(
                 CHECK,
-                f"{'; '.join(broken)}: an episode of several turns branches there into a new trajectory (LAW 2)",
+                f"{'; '.join(broken)}: an episode of several turns branches there into a new trajectory (LAW 2)"
+                + (demonstrations or "; a demonstration of several turns is trained as several rows"),
                 "nothing for single-turn workflows; for several turns, a template that only appends",
             )
         ]
-    return [ok(CHECK, "only appends: what was sampled stays as it was when a conversation grows")]
+    return [ok(CHECK, f"only appends: what was sampled stays as it was when a conversation grows{demonstrations}")]

@@ -1,12 +1,18 @@
-"""Types of the weights in trainer, on the wire and in the engine, where they are computed, and how they travel."""
+"""Weights: are those of the model's files finite and what its config.json says; their types in trainer, on the wire
+and in the engine, where they are computed, and how they travel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+from astraflow.core.model.config import ModelConfig
+from astraflow.core.model.hf import INDEX, SINGLE, indexed_files, non_finite, read_tensors, torch_dtype
+from astraflow.errors import AstraFlowError
 from astraflow.launch.config import TRAINER
 from astraflow.launch.doctor.finding import Finding, error, ok, unless, warning
 from astraflow.launch.doctor.subject import Subject
+from astraflow.launch.model_source import planned_model
 
 CHECK = "weights"
 MANTISSA_BITS = {"float32": 23, "float16": 10, "bfloat16": 7}
@@ -16,7 +22,54 @@ def check(subject: Subject) -> list[Finding]:
     experiment = subject.config.experiment
     wire = experiment.wire_dtype or experiment.dtype
     fine = f"trained in {experiment.dtype}, sampled in {wire}, sent by {experiment.weight_transfer_mode}"
-    return unless([*_types(subject), *_devices(subject), *_transfer(subject)], ok(CHECK, fine))
+    return unless([*_files(subject), *_types(subject), *_devices(subject), *_transfer(subject)], ok(CHECK, fine))
+
+
+def _files(subject: Subject) -> Iterator[Finding]:
+    """What is wrong with the files of a model that is here; all of them are read."""
+    directory = planned_model(subject.config)
+    if subject.model is None or subject.config.base_model is not None or not directory.is_dir():
+        return
+    key = "experiment.model_path"
+    try:
+        if (directory / SINGLE).is_file() and indexed_files(directory) not in ([], [SINGLE]):
+            yield warning(
+                CHECK,
+                f"{directory} holds {SINGLE}, which is read, and {INDEX}, which names other files",
+                "remove those of the older save: programs differ in which of them they read",
+                key,
+            )
+        yield from _tensors(subject, directory, key)
+    except AstraFlowError as failure:
+        yield error(CHECK, str(failure), "copy the model's directory again", key)
+
+
+def _tensors(subject: Subject, directory: Path, key: str) -> Iterator[Finding]:
+    experiment = subject.config.experiment
+    types, wrong = set(), []
+    for name, tensor in read_tensors(directory):
+        types.add(str(tensor.dtype).removeprefix("torch."))
+        if not tensor.is_floating_point():
+            continue
+        trained = tensor.to(torch_dtype(experiment.dtype))
+        text = non_finite(tensor, trained.dtype, trained) or non_finite(
+            trained, torch_dtype(experiment.wire_dtype or experiment.dtype)
+        )
+        wrong += [f"{name}: {text}"] if text else []
+    if wrong:
+        more = f" (and {len(wrong) - 1} more tensors)" if len(wrong) > 1 else ""
+        yield error(
+            CHECK, f"{directory}: {wrong[0]}{more}", "take a model whose weights are finite, or a wider type", key
+        )
+    source = ModelConfig.read(directory).source
+    said = source.get("dtype") or source.get("torch_dtype")
+    if said is not None and types and said not in types:
+        yield warning(
+            CHECK,
+            f"{directory}/config.json says {said}, and the weights are {', '.join(sorted(types))}",
+            f"set dtype to {min(types)} there: programs that read it convert the weights to what it says",
+            key,
+        )
 
 
 def _types(subject: Subject) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ from astraflow.core.config import read_settings
 from astraflow.core.dataset.registry import DATASET_REGISTRY
 from astraflow.core.model import new_model
 from astraflow.core.observability import lifeline, log
-from astraflow.core.text.chat import encode_with_spans
+from astraflow.core.text.chat import Encoded, encode_turns
 from astraflow.core.text.tiny import tiny_tokenizer
 from astraflow.core.text.tokenizer import Tokenizer
 from astraflow.errors import AstraFlowError, ConfigError, DataError, boundary
@@ -112,7 +112,11 @@ def demonstrations(dataset: SFTDatasetConfig, tokenizer: Tokenizer) -> PackedRow
     keywords = {**{name: value for name, value in offered.items() if name in named}, **dataset.keywords}
     with boundary(ConfigError, f"dataset {dataset.dataset_fn}"):
         rows = function(**keywords)
-    encoded = [encode(row, tokenizer, f"{dataset.dataset_fn}, row {number}") for number, row in enumerate(rows)]
+    encoded = [
+        sequence
+        for number, row in enumerate(rows)
+        for sequence in encode(row, tokenizer, f"{dataset.dataset_fn}, row {number}")
+    ]
     limit = dataset.max_length
     kept = [(ids, mask) for ids, mask in encoded if limit is None or len(ids) <= limit]
     if len(kept) < len(encoded):
@@ -126,17 +130,29 @@ def demonstrations(dataset: SFTDatasetConfig, tokenizer: Tokenizer) -> PackedRow
     ).check()
 
 
-def encode(row: Mapping[str, Any], tokenizer: Tokenizer, where: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return (ids, mask) of a row {messages} or {input_ids, loss_mask}; DataError names the row that is neither."""
+def encode(row: Mapping[str, Any], tokenizer: Tokenizer, where: str) -> list[Encoded]:
+    """Return the (ids, mask) of a row {messages, tools?} or {input_ids, loss_mask}; DataError names the row.
+
+    Several where the chat template rewrites earlier turns: each turn is trained behind what would be sent.
+    """
     if "messages" in row:
-        ids, mask = encode_with_spans(tokenizer, row["messages"])
+        try:
+            with boundary(DataError, "it cannot be encoded"):  # a tokenizer refuses half an emoji in its own words
+                sequences = encode_turns(tokenizer, row["messages"], row.get("tools"))
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from error
     elif "input_ids" in row and "loss_mask" in row:
-        ids, mask = np.asarray(row["input_ids"]), np.asarray(row["loss_mask"])
+        sequences = [(np.asarray(row["input_ids"]), np.asarray(row["loss_mask"]))]
     else:
         raise DataError(f"{where}: expected messages, or input_ids and loss_mask, got {', '.join(map(str, row))}")
-    if ids.shape != mask.shape or ids.ndim != 1 or not mask.any():
-        raise DataError(f"{where}: {ids.shape} ids, {mask.shape} mask; one length, and some token to learn, are needed")
-    return ids, mask
+    if not sequences:
+        raise DataError(f"{where}: no message of the assistant, so no token to learn")
+    for ids, mask in sequences:
+        if ids.shape != mask.shape or ids.ndim != 1 or not mask.any():
+            raise DataError(
+                f"{where}: {ids.shape} ids, {mask.shape} mask; one length, and some token to learn, are needed"
+            )
+    return sequences
 
 
 def _since(start: float) -> float:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from astraflow.core.model import (
+    Decoder,
     ModelConfig,
     load_model,
     named_weights,
@@ -148,3 +152,86 @@ def test_missing_extra_and_misshapen_tensors_are_named(tmp_path: Path) -> None:
         load_model(tmp_path)
     with pytest.raises(ConfigError, match=r"config\.json"):
         load_model(tmp_path / "nowhere")
+
+
+def test_config_json_names_the_type_of_what_is_written(tmp_path: Path) -> None:
+    """A bfloat16 base that was trained in float32: transformers must load what was trained, not its rounding."""
+    transformers = pytest.importorskip("transformers")
+    peer("llama").to(torch.bfloat16).save_pretrained(tmp_path / "base")
+    trained, config = load_model(tmp_path / "base", "float32")
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.mul_(1 + 1e-4)
+    save_model(tmp_path / "trained", trained, config)
+    assert json.loads((tmp_path / "trained" / "config.json").read_text())["dtype"] == "float32"
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "trained").state_dict()
+    for name, weight in named_weights(trained):
+        assert theirs[name].dtype == weight.dtype
+        assert torch.equal(theirs[name], weight), name
+
+
+def test_a_whole_file_comes_before_the_index_of_another_save(tmp_path: Path) -> None:
+    """As transformers reads it; and the save itself leaves nothing of the one before."""
+    old, new = new_model("tiny-0.2m", seed=1), new_model("tiny-0.2m", seed=2)
+    save_model(tmp_path / "old", old, old.config, max_shard_bytes=200_000)
+    save_model(tmp_path / "new", new, new.config)
+    shutil.copytree(tmp_path / "old", tmp_path / "both")
+    shutil.copy(tmp_path / "new" / "model.safetensors", tmp_path / "both")
+    assert same(load_model(tmp_path / "both")[0], new)
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "both").state_dict()
+    assert torch.equal(theirs["model.norm.weight"], new.state_dict()["model.norm.weight"])
+
+
+@pytest.mark.parametrize("sizes", [(200_000, 10**9), (10**9, 200_000), (100_000, 200_000)])
+def test_a_save_replaces_the_weights_of_an_earlier_one(sizes: tuple[int, int], tmp_path: Path) -> None:
+    old, new = new_model("tiny-0.2m", seed=1), new_model("tiny-0.2m", seed=2)
+    save_model(tmp_path, old, old.config, max_shard_bytes=sizes[0])
+    save_model(tmp_path, new, new.config, max_shard_bytes=sizes[1])
+    assert same(load_model(tmp_path)[0], new)
+    save_model(tmp_path / "fresh", new, new.config, max_shard_bytes=sizes[1])
+    assert {path.name for path in tmp_path.glob("model*")} == {path.name for path in (tmp_path / "fresh").iterdir()} - {
+        "config.json"
+    }
+
+
+def test_one_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
+    decoder = new_model("tiny-0.2m")
+    save_model(tmp_path, decoder, decoder.config, max_shard_bytes=200_000)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    index["weight_map"]["model.norm.weight"] = "again.safetensors"
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    save_file({"model.embed_tokens.weight": torch.zeros(2)}, tmp_path / "again.safetensors")
+    with pytest.raises(WeightError, match=r"model.embed_tokens.weight is in again.safetensors and in model-00001"):
+        load_model(tmp_path)
+
+
+def test_weights_are_as_readable_as_the_files_beside_them(tmp_path: Path) -> None:
+    decoder = new_model("tiny-0.2m")
+    save_model(tmp_path / "one", decoder, decoder.config)
+    save_model(tmp_path / "many", decoder, decoder.config, max_shard_bytes=200_000)
+    assert len({path.stat().st_mode for path in [*tmp_path.glob("one/*"), *tmp_path.glob("many/*")]}) == 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["model.norm.weight", "model.embed_tokens.weight"])
+def test_weights_that_are_not_finite_are_refused_at_load(name: str, value: float, tmp_path: Path) -> None:
+    decoder = new_model("tiny-0.2m")
+    weights = {name: weight.clone() for name, weight in named_weights(decoder)}
+    weights[name].view(-1)[-1] = value
+    save_model(tmp_path, weights, decoder.config)
+    with pytest.raises(WeightError, match=rf"{name}: 1 of {weights[name].numel()} values are NaN or infinite"):
+        load_model(tmp_path)
+
+
+def test_weights_that_leave_the_range_of_the_type_are_refused_at_load(tmp_path: Path) -> None:
+    decoder = new_model("tiny-0.2m")
+    weights = dict(named_weights(decoder)) | {"model.norm.weight": torch.full_like(decoder.model.norm.weight, 1e5)}
+    save_model(tmp_path, weights, decoder.config)
+    assert load_model(tmp_path, "bfloat16")
+    with pytest.raises(WeightError, match=r"model.norm.weight: float32 values leave the range of float16"):
+        load_model(tmp_path, "float16")
+
+
+def same(left: Decoder, right: Decoder) -> bool:
+    return all(torch.equal(a, b) for (_, a), (_, b) in zip(named_weights(left), named_weights(right), strict=True))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import msgspec
@@ -53,3 +54,19 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(WeightError, match="for weight versions"):
         VersionFolder(tmp_path / "file" / "inside")
+
+
+def test_what_does_not_fit_on_the_disk_leaves_nothing(tmp_path: Path) -> None:
+    folder = VersionFolder(tmp_path)
+    write(folder, 1)
+    before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, limits[1]))
+    try:
+        with pytest.raises((WeightError, OSError), match="File too large"):
+            write(folder, 2)
+        with pytest.raises((WeightError, OSError), match="File too large"):
+            folder.write_delta(1, [b"a delta"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == before

@@ -253,3 +253,12 @@ def test_many_appends_at_once_number_every_event_once(store: TraceStore, send: S
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: send("PostToolUse", tool_name="Read"), range(400)))
     assert [event.sequence for event in store.events("s1")] == list(range(400))
+
+
+@pytest.mark.parametrize("broken", [rb"\ud83d", "\N{ROCKET}".encode()[:2], b"\xff"])
+def test_an_output_that_was_cut_in_a_character_is_recorded(tmp_path: Path, broken: bytes) -> None:
+    data = json.dumps({**CALL, "tool_response": {"stdout": "all fine "}}).encode().replace(b"fine ", b"fine " + broken)
+    done = hook(POST_TOOL, data, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    [event] = TraceStore(tmp_path).events("s1")
+    assert event.tool_response["stdout"].startswith("all fine ")

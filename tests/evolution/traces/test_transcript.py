@@ -86,3 +86,17 @@ def test_a_file_that_is_no_transcript_is_refused(store: TraceStore, tmp_path: Pa
     path.write_text("hello\n{}\n", "utf-8")
     with pytest.raises(DataError, match="no message"):
         import_transcript(store, path)
+
+
+@pytest.mark.parametrize("broken", [rb"\ud83d", rb"\ude80", rb"\ude80\ud83d", "\N{ROCKET}".encode()[:2], b"\xff"])
+@pytest.mark.parametrize("place", ["done", "pytest", "/r/a.py", "Edit", SESSION])
+def test_a_text_that_was_cut_in_a_character_costs_no_event(
+    store: TraceStore, transcript: Path, broken: bytes, place: str
+) -> None:
+    """Half an emoji, escaped or not, wherever an agent may have cut its output."""
+    transcript.write_bytes(transcript.read_bytes().replace(place.encode(), place.encode() + broken))
+    folder, added = import_transcript(store, transcript)
+    events = store.events(folder)
+    assert len(events) == added == 8
+    assert [event.success for event in events if event.type == "tool_call"] == [True, False, True, False]
+    assert segment_session(store, folder)

@@ -3,7 +3,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from astraflow.core.text.tiny import TEMPLATE, tiny_tokenizer
-from astraflow.launch.doctor import Finding, Severity
+from astraflow.launch.doctor import Finding, Severity, template
+from astraflow.launch.doctor.subject import Subject
 
 # Qwen3's habit: the reasoning of earlier turns is taken out once the next message arrives
 REWRITES = TEMPLATE.replace(
@@ -12,10 +13,10 @@ REWRITES = TEMPLATE.replace(
 )
 
 
-def tokenizer_with(folder: Path, template: str | None = None, **config: object) -> str:
+def tokenizer_with(folder: Path, source: str | None = None, **config: object) -> str:
     tiny_tokenizer().save(folder)
-    if template is not None:
-        (folder / "chat_template.jinja").write_text(template)
+    if source is not None:
+        (folder / "chat_template.jinja").write_text(source)
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
     return f"+experiment.tokenizer_path={folder}"
@@ -29,8 +30,8 @@ def test_a_template_that_rewrites_history(one: Callable[..., Finding], tmp_path:
 
 
 def test_a_template_that_refuses_a_conversation(one: Callable[..., Finding], tmp_path: Path) -> None:
-    template = "{% if messages | length > 1 %}{{ raise_exception('one message only') }}{% endif %}" + TEMPLATE
-    found = one("template", tokenizer_with(tmp_path / "t", template))
+    source = "{% if messages | length > 1 %}{{ raise_exception('one message only') }}{% endif %}" + TEMPLATE
+    found = one("template", tokenizer_with(tmp_path / "t", source))
     assert found.severity is Severity.ERROR
     assert "one message only" in found.message
 
@@ -39,3 +40,13 @@ def test_a_tokenizer_without_an_end_token(one: Callable[..., Finding], tmp_path:
     found = one("template", tokenizer_with(tmp_path / "t", eos_token=None))
     assert found.severity is Severity.ERROR
     assert "no end token" in found.message
+
+
+def test_demonstrations_that_the_template_cannot_hold(subject: Callable[..., Subject], tmp_path: Path) -> None:
+    """Nothing is wrong with it for runs that have none, so it is said beside what is right."""
+    without_calls = TEMPLATE[: TEMPLATE.index("{%- for call")] + TEMPLATE[TEMPLATE.index("{{- '<|end|>' }}") :]
+    [found] = template.check(subject(tokenizer_with(tmp_path / "t", without_calls)))
+    assert found.severity is Severity.OK
+    assert "demonstrations with tool calls are refused" in found.message
+    [whole] = template.check(subject(tokenizer_with(tmp_path / "u")))
+    assert "demonstrations" not in whole.message

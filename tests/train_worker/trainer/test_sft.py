@@ -13,7 +13,7 @@ import torch
 from astraflow.core.dataset.registry import DATASET_REGISTRY
 from astraflow.core.model import load_model, packed_attention, packed_positions
 from astraflow.core.text.tiny import tiny_tokenizer
-from astraflow.core.text.tokenizer import load_tokenizer
+from astraflow.core.text.tokenizer import Tokenizer, load_tokenizer
 from astraflow.errors import DataError
 from astraflow.train_worker.algorithms.aggregation import token_weights
 from astraflow.train_worker.config import OptimizerConfig, SFTConfig, SFTDatasetConfig
@@ -63,18 +63,75 @@ def test_the_same_settings_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch, 
 
 def test_targets_are_what_the_assistant_wrote() -> None:
     tokenizer = tiny_tokenizer()
-    ids, mask = sft.encode(word_pairs()[0], tokenizer, "row")
+    [(ids, mask)] = sft.encode(word_pairs()[0], tokenizer, "row")
     assert tokenizer.decode(ids[mask == 1].tolist(), skip_special_tokens=False) == "two<|end|>"
 
 
 def test_rows_of_ids_are_taken_as_they_are() -> None:
-    ids, mask = sft.encode({"input_ids": [1, 2, 3], "loss_mask": [0, 1, 0]}, tiny_tokenizer(), "row")
+    [(ids, mask)] = sft.encode({"input_ids": [1, 2, 3], "loss_mask": [0, 1, 0]}, tiny_tokenizer(), "row")
     assert (ids.tolist(), mask.tolist()) == ([1, 2, 3], [0, 1, 0])
+
+
+# As Qwen3 does: an empty reasoning is written before the last answer, and that of earlier turns is taken out
+REWRITES = """\
+{%- if tools %}{{ '<|system|>' + (tools | tojson) + '<|end|>' }}{% endif %}
+{%- for m in messages %}
+{%- if m.role != 'assistant' %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}
+{%- elif loop.last and '<think>' not in m.content %}{{ '<|assistant|><think></think>' + m.content + '<|end|>' }}
+{%- elif loop.last %}{{ '<|assistant|>' + m.content + '<|end|>' }}
+{%- else %}{{ '<|assistant|>' + m.content.split('</think>')[-1] + '<|end|>' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}
+"""
+CONVERSATION = [
+    {"role": "user", "content": "1+1"},
+    {"role": "assistant", "content": "<think>so</think>2"},
+    {"role": "user", "content": "2+2"},
+    {"role": "assistant", "content": "4"},
+]
+TOOLS = [{"type": "function", "function": {"name": "add"}}]
+
+
+@pytest.mark.parametrize("tools", [None, TOOLS])
+@pytest.mark.parametrize("template", [None, REWRITES])
+def test_each_turn_is_trained_once_behind_what_would_be_sent(
+    monkeypatch: pytest.MonkeyPatch, template: str | None, tools: list[dict[str, Any]] | None
+) -> None:
+    """Also where the template rewrites earlier turns: then no single sequence holds them all."""
+    files = tiny_tokenizer().files
+    tokenizer = Tokenizer(files if template is None else {**files, "chat_template.jinja": template.encode()})
+    row = {"messages": CONVERSATION} | ({"tools": tools} if tools else {})
+    monkeypatch.setattr(DATASET_REGISTRY, "resolve", lambda name: lambda: [row])
+    rows = sft.demonstrations(SFTDatasetConfig(dataset_fn="d:f"), tokenizer)
+    trained = []
+    for ids, mask in zip(
+        rows.input_ids.split(rows.lengths.tolist()), rows.mask.split(rows.lengths.tolist()), strict=True
+    ):
+        for start in np.flatnonzero(np.diff(mask.numpy().astype(int), prepend=0) == 1):
+            end = start + int(np.argmin([*mask[start:], False]))
+            trained.append((tokenizer.decode(ids[:start], False), tokenizer.decode(ids[start:end], False)))
+    empty = "" if template is None else "<think></think>"
+    assert trained == [
+        (tokenizer.apply_chat_template(CONVERSATION[:1], tools=tools), "<think>so</think>2<|end|>"),
+        (tokenizer.apply_chat_template(CONVERSATION[:3], tools=tools), f"{empty}4<|end|>"),
+    ]
+
+
+def test_a_row_whose_turn_cannot_be_trained_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {}}}]}
+    rows = [{"messages": CONVERSATION}, {"messages": [CONVERSATION[0], call]}]
+    monkeypatch.setattr(DATASET_REGISTRY, "resolve", lambda name: lambda: rows)
+    tokenizer = Tokenizer({**tiny_tokenizer().files, "chat_template.jinja": REWRITES.encode()})
+    with pytest.raises(DataError, match=r"d:f, row 1: the chat template leaves out what message 1 of 2 says: 'add'"):
+        sft.demonstrations(SFTDatasetConfig(dataset_fn="d:f"), tokenizer)
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
+        ({"messages": CONVERSATION[:1]}, "some token to learn|no token to learn"),
+        ({"messages": [{"role": "assistant", "content": "\ud83d"}]}, "d, row 7: it cannot be encoded"),
         ({"text": "x"}, "d, row 7: expected messages"),
         ({"input_ids": [1, 2], "loss_mask": [1]}, "one length"),
         ({"input_ids": [1, 2], "loss_mask": [0, 0]}, "some token to learn"),

@@ -24,8 +24,11 @@ class PrometheusSink:
         if not self._open:
             raise ValueError("the sink is closed")
         draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        draft.write_text(exposition({**record.stats, "step": float(record.step)}, self._labels), "utf-8")
-        draft.replace(self._path)
+        try:
+            draft.write_text(exposition({**record.stats, "step": float(record.step)}, self._labels), "utf-8")
+            draft.replace(self._path)
+        finally:
+            draft.unlink(missing_ok=True)  # of a full disk
 
     def close(self) -> None:
         self._open = False

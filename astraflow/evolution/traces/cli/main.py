@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from astraflow.core.observability import log
 from astraflow.errors import AstraFlowError, ConfigError, DataError
 from astraflow.evolution.skillbank.bank import BANK_FILE
 from astraflow.evolution.traces.analyzer import ReportedFinding, analyse, reported
@@ -195,6 +196,7 @@ def bench(
 
 def main() -> None:
     """Entry point: one line on stderr for a wrong input (exit code 2) or a failure (exit code 1)."""
+    log.open_closed_streams()
     try:
         app()
     except (ConfigError, DataError) as error:
