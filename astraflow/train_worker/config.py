@@ -10,6 +10,7 @@ from astraflow.core.config import ExperimentConfig, OpenSection, Section
 from astraflow.core.observability.config import StatsLoggerConfig
 
 EPS_CLIP = 0.2
+BEHAV_IMP_WEIGHT_CAP = 5.0
 
 
 class MicroBatchConfig(Section):
@@ -82,8 +83,9 @@ class ActorConfig(Section):
     """Dual clip for negative advantages; None: off."""
     m2_threshold: float | None = Field(default=None, gt=0)
     """M2PO's bound on the mean squared log-ratio; required by loss: m2po and refused elsewhere."""
-    behav_imp_weight_cap: float | None = Field(default=None, gt=1)
-    """decoupled: behaviour importance weights are truncated here; None: no cap."""
+    behav_imp_weight_cap: float | None = Field(default=BEHAV_IMP_WEIGHT_CAP, gt=1)
+    """decoupled: behaviour importance weights are truncated here, so that no token counts for more than so many. Without
+    a cap (None) a single token that its engine thought all but impossible takes the whole step."""
     ppo_n_minibatches: int = Field(default=1, ge=1)
     """Optimiser steps per batch, groups kept whole."""
     loss_agg: Literal["token", "sequence", "prompt", "constant"] = "token"
@@ -111,7 +113,7 @@ class ActorConfig(Section):
             raise ValueError("m2_threshold belongs to loss: m2po (and is required there)")
         if self.loss == "m2po" and (self.eps_clip_higher is not None or self.eps_clip != EPS_CLIP):
             raise ValueError("loss: m2po chooses its own clip bounds: eps_clip and eps_clip_higher have no effect")
-        if self.behav_imp_weight_cap is not None and self.loss != "decoupled":
+        if self.behav_imp_weight_cap not in (None, BEHAV_IMP_WEIGHT_CAP) and self.loss != "decoupled":
             raise ValueError("behav_imp_weight_cap has an effect with loss: decoupled only")
         if (self.loss_agg == "constant") != (self.loss_constant is not None):
             raise ValueError("loss_constant belongs to loss_agg: constant (and is required there)")

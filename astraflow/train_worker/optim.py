@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,8 +13,14 @@ from torch import Tensor, nn
 from astraflow.errors import InvariantError, WeightError
 from astraflow.train_worker.config import OptimizerConfig
 
+LOGGER = logging.getLogger("astraflow.train_worker")
+
 _MASTER = "master"
 """Name of a float32 master among the state of its parameter."""
+
+MOST_SKIPPED = 5
+"""Optimiser steps in a row whose gradient is not finite before the run stops: one is an unlucky batch, five are weights
+or data that no further batch mends."""
 
 
 def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float:
@@ -38,21 +45,26 @@ class Update:
     """What one optimiser step did."""
 
     grad_norm: float
-    """Global L2 norm before clipping."""
+    """Global L2 norm before clipping; not finite where the step was skipped."""
     learning_rate: float
+    skipped: bool = False
+    """The gradient was not finite: neither weights nor AdamW's means changed."""
 
 
 class Optimizer:
     """AdamW (arXiv 1711.05101) on float32 masters of the parameters.
 
     A float32 parameter is its own master. Gradients of another type are added to the master's in float32 as soon as
-    they are made, so accumulation loses nothing. Vectors (norms, biases) are not decayed.
+    they are made, so accumulation loses nothing. Vectors (norms, biases) are not decayed. A step whose gradient is not
+    finite is skipped; MOST_SKIPPED of them in a row are an error.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], config: OptimizerConfig, total_steps: int) -> None:
         self._config = config
         self._total_steps = total_steps
         self._step = 0
+        self._skipped = 0
+        """Steps in a row that were skipped."""
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._masters = [self._master(parameter) for parameter in self._parameters]
         groups = [
@@ -108,11 +120,15 @@ class Optimizer:
             tensor.grad = None
 
     def step(self) -> Update:
-        """Clip, update, advance the schedule. InvariantError where the gradient is not finite: nothing is changed."""
+        """Clip, update, advance the schedule. A gradient that is not finite changes nothing but the schedule.
+
+        InvariantError where that happened MOST_SKIPPED times in a row.
+        """
         norm = float(nn.utils.clip_grad_norm_(self._masters, self._config.gradient_clipping))
-        if not math.isfinite(norm):
-            raise InvariantError(f"the gradient's norm is {norm} at optimiser step {self._step}")
         rate = learning_rate(self._config, self._step, self._total_steps)
+        if not math.isfinite(norm):
+            return self._skip(norm, rate)
+        self._skipped = 0
         for group in self._adamw.param_groups:
             group["lr"] = rate
         self._adamw.step()
@@ -122,6 +138,19 @@ class Optimizer:
                     parameter.copy_(master)
         self._step += 1
         return Update(norm, rate)
+
+    def _skip(self, norm: float, rate: float) -> Update:
+        self.zero_grad()
+        self._skipped += 1
+        if self._skipped == MOST_SKIPPED:
+            raise InvariantError(
+                f"the gradient's norm is {norm} at optimiser step {self._step}, and was not finite at the "
+                f"{MOST_SKIPPED - 1} before: the weights or the batches hold what nothing can be computed from; the "
+                "last state that was kept is from before"
+            )
+        LOGGER.warning("optimiser step %d is skipped: the gradient's norm is %s", self._step, norm)
+        self._step += 1
+        return Update(norm, rate, skipped=True)
 
     def _master(self, parameter: nn.Parameter) -> Tensor:
         if parameter.dtype == torch.float32:

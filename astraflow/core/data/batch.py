@@ -57,9 +57,16 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def equal_rewards(self) -> bool:
-        """Is every trajectory's reward the same number? Then no sample is better than another (LAW 9)."""
-        values = [t.reward.value for t in self.trajectories if isinstance(t.reward, Value)]
-        return all(value == values[0] for value in values)
+        """Do all samples have the same rewards? Then no sample is better than another (LAW 9).
+
+        The same number in every trajectory, or the same numbers in each sample, in any order: equal chains of turns.
+        """
+        by_sample: dict[int, list[float]] = {}
+        for trajectory in self.trajectories:
+            if isinstance(trajectory.reward, Value):
+                by_sample.setdefault(trajectory.sample_id, []).append(trajectory.reward.value)
+        chains = [sorted(values) for values in by_sample.values()]
+        return all(chain == chains[0] for chain in chains) or len({v for chain in chains for v in chain}) == 1
 
     @property
     def reward_mean(self) -> float:

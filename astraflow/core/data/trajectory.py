@@ -141,6 +141,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             if not isinstance(turn, Turn):
                 raise DataError(f"turn {number} of {where} is a {type(turn).__name__}, expected a Turn")
             turn.check(f"turn {number} of {where}")
+        if self.arrays.mask[:1].any():
+            raise DataError(f"{where} is sampled from its first token, which nothing predicts: a context comes before")
         if not isinstance(self.reward, Value | Invalid):
             kind = type(self.reward).__name__
             raise DataError(f"{where}: reward is a {kind} ({self.reward!r:.60}), expected Value(…) or Invalid(…)")

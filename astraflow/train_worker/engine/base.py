@@ -38,6 +38,8 @@ class StepResult:
     learning_rate: float
     outputs: TokenOutputs
     """Of the policy before the step, without gradient."""
+    skipped: bool = False
+    """The gradient was not finite, and nothing was changed."""
 
 
 class TrainEngine(Protocol):

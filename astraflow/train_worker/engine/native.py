@@ -67,7 +67,7 @@ class NativeEngine:
             collected.put(items, outputs)
             return_free_memory(self._decoder)  # the next one's activations have other sizes
         update = self._optimizer.step()
-        return StepResult(total, update.grad_norm, update.learning_rate, collected.outputs)
+        return StepResult(total, update.grad_norm, update.learning_rate, collected.outputs, update.skipped)
 
     def release(self) -> None:
         self._optimizer.zero_grad()

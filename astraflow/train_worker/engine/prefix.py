@@ -20,8 +20,9 @@ from astraflow.errors import DataError
 from astraflow.train_worker.algorithms.spans import span_of_token
 from astraflow.train_worker.packed_rows import PackedRows
 
-WORTH = 0.9
-"""Share of distinct tokens above which rows are computed one by one: sharing has costs of its own."""
+WORTH = 0.1
+"""Share of a row that its context has to be for it to be shared: sharing has costs of its own. It is asked of each row
+alone, so that a row counts and is computed alike whatever other rows a forward pass has."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,16 @@ def prefix_lengths(rows: PackedRows) -> Tensor:
 
 
 def same_prefix(rows: PackedRows) -> list[list[int]]:
-    """Row numbers by context: rows of one list begin with exactly the same tokens before their first target."""
+    """Row numbers by context: rows of one list begin with exactly the same tokens before their first target.
+
+    A row whose context is hardly worth sharing is alone.
+    """
     ids = rows.input_ids.numpy()
-    found: dict[bytes, list[int]] = {}
-    starts, lengths = rows.cu_seqlens.tolist(), prefix_lengths(rows).tolist()
-    for row, length in enumerate(lengths):
-        found.setdefault(ids[starts[row] : starts[row] + length].tobytes(), []).append(row)
+    found: dict[tuple[bytes, int], list[int]] = {}
+    starts, prefixes, lengths = rows.cu_seqlens[:-1].tolist(), prefix_lengths(rows).tolist(), rows.lengths.tolist()
+    for row, (start, prefix, length) in enumerate(zip(starts, prefixes, lengths, strict=True)):
+        own = -1 if prefix >= WORTH * length else row
+        found.setdefault((ids[start : start + prefix].tobytes(), own), []).append(row)
     return list(found.values())
 
 
@@ -83,13 +88,11 @@ def units(rows: PackedRows, max_tokens: int) -> tuple[list[list[int]], list[int]
 
 
 def layout_of(rows: PackedRows) -> Layout:
-    """Return how to compute `rows`: with shared prefixes where that spares enough tokens."""
+    """Return how to compute `rows`: with shared prefixes where there are any."""
     shared = same_prefix(rows)
     prefix_N = prefix_lengths(rows)
-    own_N = rows.lengths - prefix_N
     first_row_G = torch.tensor([items[0] for items in shared])
-    distinct = int(prefix_N[first_row_G].sum() + own_N.sum())
-    if distinct > WORTH * len(rows.input_ids):
+    if len(shared) == len(rows.lengths):
         everywhere = torch.arange(len(rows.input_ids))
         return Layout(rows.input_ids, packed_positions(rows.cu_seqlens), packed_attention(rows.cu_seqlens), everywhere)
     prefix_of_row = torch.empty_like(rows.lengths)

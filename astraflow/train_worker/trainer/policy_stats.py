@@ -62,9 +62,12 @@ def batch_stats(
 def update_stats(
     objective: PolicyObjective, minibatches: Sequence[Minibatch], results: Sequence[StepResult]
 ) -> dict[str, float]:
-    """Statistics of a batch's optimiser steps, each seen from the policy before it."""
+    """Statistics of a batch's optimiser steps, each seen from the policy before it; of those that were skipped, only
+    their number.
+    """
     tracker = StatsTracker()
-    for part, result in zip(minibatches, results, strict=True):
+    taken = [(part, result) for part, result in zip(minibatches, results, strict=True) if not result.skipped]
+    for part, result in taken:
         policy = objective.policy(part.rows, result.outputs.logprobs)
         tracker.denominator(sampled=part.rows.mask)
         tracker.stat("sampled", entropy=result.outputs.entropy)
@@ -72,7 +75,9 @@ def update_stats(
         tracker.scalar(loss=result.loss, lr=result.learning_rate)
         tracker.scalar("mean", "max", grad_norm=result.grad_norm)
     stats = {f"ppo/{name}": value for name, value in tracker.export().items() if name != "sampled"}
-    stats["ppo/grad_norm"] = stats.pop("ppo/grad_norm/mean")
+    if taken:
+        stats["ppo/grad_norm"] = stats.pop("ppo/grad_norm/mean")
+    stats["ppo/skipped_steps"] = float(len(results) - len(taken))
     if objective.bounds is not None:
         bounds = objective.bounds
         stats |= {"m2po/eps_low": bounds.eps_low, "m2po/eps_high": bounds.eps_high, "m2po/moment": bounds.moment}

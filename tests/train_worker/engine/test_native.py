@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from astraflow.train_worker.algorithms.aggregation import token_weights
 from astraflow.train_worker.checkpoint import TrainerProgress, load_state, save_state
 from astraflow.train_worker.config import OptimizerConfig
 from astraflow.train_worker.engine.native import NativeEngine
+from astraflow.train_worker.optim import MOST_SKIPPED
 from astraflow.train_worker.packed_rows import PackedRows
 
 
@@ -70,9 +72,21 @@ def test_a_token_outside_the_vocabulary_is_refused(token: int) -> None:
 def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     rows, native = rows_of([6]), engine()
     before = [tensor.clone() for _, tensor in native.named_weights()]
-    with pytest.raises(InvariantError, match="optimiser step 0"):
+    for _ in range(MOST_SKIPPED - 1):
+        assert native.train_step(rows, torch.full((6,), torch.inf), nll).skipped
+    with pytest.raises(InvariantError, match=f"optimiser step {MOST_SKIPPED - 1}, and was not finite at the 4 before"):
         native.train_step(rows, torch.full((6,), torch.inf), nll)
     assert all(torch.equal(a, b) for a, (_, b) in zip(before, native.named_weights(), strict=True))
+
+
+def test_a_finite_gradient_begins_the_count_of_skipped_steps_anew() -> None:
+    rows, native = rows_of([6]), engine()
+    for _ in range(3):
+        for _ in range(MOST_SKIPPED - 1):
+            assert native.train_step(rows, torch.full((6,), torch.inf), nll).skipped
+        result = native.train_step(rows, torch.ones(6), nll)
+        assert not result.skipped
+        assert math.isfinite(result.grad_norm)
 
 
 def test_saved_weights_come_back_bit_for_bit(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from astraflow.core.model import Decoder, new_model, packed_attention, packed_positions
 from astraflow.errors import DataError
+from astraflow.train_worker.config import OptimizerConfig
+from astraflow.train_worker.engine.native import NativeEngine
 from astraflow.train_worker.engine.prefix import PrefixAttention, layout_of, prefix_lengths, same_prefix, units
 from astraflow.train_worker.packed_rows import PackedRows
 
@@ -87,3 +89,18 @@ def test_units_hold_whole_groups_up_to_the_cap() -> None:
     assert units(rows, 9) == ([[0, 1], [2], [3]], [9, 8, 4])
     with pytest.raises(DataError, match="row 2 has 8 tokens"):
         units(rows, 7)
+
+
+@settings(max_examples=40)
+@given(shapes, st.integers(1, 4), st.integers(0, 30), st.sampled_from([0, 2, 40]))
+@example([(3, 40)], 16, 120, 0)
+def test_no_forward_pass_is_of_more_tokens_than_were_allowed(shape: Rows, times: int, room: int, longer: int) -> None:
+    """Whatever is shared or not: `max_tokens_per_mb` bounds what the decoder is given."""
+    rows = build([(prompt, own + longer) for prompt, own in shape] * times)
+    most = int(rows.lengths.max()) + room
+    decoder = new_model("tiny-0.2m", seed=3)
+    passes: list[int] = []
+    decoder.register_forward_pre_hook(lambda module, inputs: passes.append(len(inputs[0])))
+    NativeEngine(decoder, OptimizerConfig(), 1, max_tokens_per_mb=most).forward(rows)
+    assert max(passes) <= most
+    assert sum(passes) <= len(rows.mask)

@@ -3,6 +3,7 @@
 LAW 3: ids, mask, logprobs and versions have one length; what breaks this is a DataError that names row and turn.
 LAW 4: what is padding and what was sampled comes from attention_mask and loss_mask, never from token values.
 LAW 5: why a generation ended is what the engine said (`StopLog`), never inferred from widths.
+Numbers are looked at before they become what a record holds: nothing wraps round, is cut or is rounded on the way.
 Torch tensors are accepted by duck typing; nothing here imports torch.
 """
 
@@ -24,16 +25,18 @@ from astraflow.core.data import (
     Turn,
     Value,
 )
-from astraflow.core.data.trajectory import Episode, EpisodeResult
+from astraflow.core.data.trajectory import INT32_MAX, Episode, EpisodeResult
 from astraflow.core.workflow.api.engine_api import InferenceEngine
 from astraflow.core.workflow.api.group import GroupTask
 from astraflow.core.workflow.reward.outcome import to_reward
-from astraflow.errors import DataError
+from astraflow.errors import DataError, boundary
 
 TOKEN_KEYS = ("input_ids", "loss_mask", "logprobs", "versions", "attention_mask")
 """[n, L] each."""
 ROW_KEYS = ("rewards", "model_ids", "begin_of_trajectory")
 """[n] each; the last two are optional."""
+EXACT_BELOW = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64": 2**53}
+"""Whole numbers from here on are rounded by a floating type before anybody sees them."""
 
 
 def as_array(value: Any) -> np.ndarray:
@@ -100,13 +103,13 @@ def episodes_of(padded: Mapping[str, Any], group: GroupTask, stops: StopLog | No
     """
     arrays = _known_arrays(padded)
     n, width = arrays["input_ids"].shape
-    begins = arrays.get("begin_of_trajectory", np.ones(n)).astype(bool)
+    begins = arrays.get("begin_of_trajectory", np.ones(n, bool))
     samples = np.cumsum(begins) - 1
     if n == 0 or not begins[0]:
         raise DataError("padded arrays: there must be a row, and the first must begin a trajectory")
     if samples[-1] >= group.n_samples:
         raise DataError(f"padded arrays hold {samples[-1] + 1} samples, {group.n_samples} were asked for")
-    attention = arrays["attention_mask"].astype(bool)
+    attention = arrays["attention_mask"]
     lengths = attention.sum(1)
     if (attention != (np.arange(width)[None, :] < lengths[:, None])).any():
         row = int((attention != (np.arange(width)[None, :] < lengths[:, None])).any(1).argmax())
@@ -186,7 +189,10 @@ def _known_arrays(padded: Mapping[str, Any]) -> dict[str, np.ndarray]:
     if missing or unknown:
         what = f"lack {', '.join(missing)}" if missing else f"hold {', '.join(unknown)}, which nothing consumes"
         raise DataError(f"padded arrays {what}; known keys: {', '.join(known)}")
-    arrays = {key: as_array(value) for key, value in padded.items()}
+    arrays = {}
+    for key, value in padded.items():
+        with boundary(DataError, f"padded arrays: {key} is not an array of numbers or names"):
+            arrays[key] = as_array(value)
     shape = arrays["input_ids"].shape
     if len(shape) != 2:
         raise DataError(f"padded arrays: input_ids has shape {shape}, expected [n, L]")
@@ -194,19 +200,63 @@ def _known_arrays(padded: Mapping[str, Any]) -> dict[str, np.ndarray]:
         expected = shape if key in TOKEN_KEYS else shape[:1]
         if array.shape != expected:
             raise DataError(f"padded arrays: {key} has shape {array.shape}, expected {expected} from input_ids")
+    attention = arrays["attention_mask"] = _flags(arrays["attention_mask"], "attention_mask")
+    if "begin_of_trajectory" in arrays:
+        arrays["begin_of_trajectory"] = _flags(arrays["begin_of_trajectory"], "begin_of_trajectory")
+    sampled = arrays["loss_mask"] = _flags(arrays["loss_mask"], "loss_mask")
+    # what stands in the padding, and of versions where nothing was sampled, has no meaning (public workflows write 0
+    # or -1 there)
+    for key, matters, least in (("input_ids", attention, 0), ("versions", attention & sampled, -1)):
+        exact = EXACT_BELOW.get(str(getattr(padded[key], "dtype", arrays[key].dtype)).removeprefix("torch."))
+        arrays[key] = _whole(arrays[key], matters, key, least, exact)
+    if arrays["logprobs"].dtype.kind not in "iuf":
+        raise DataError(f"padded arrays: logprobs has dtype {arrays['logprobs'].dtype}, expected real numbers")
     return arrays
+
+
+def _flags(array: np.ndarray, key: str) -> np.ndarray:
+    """Booleans of an array of 0 and 1."""
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"padded arrays: {key} has dtype {array.dtype}, expected 0 and 1")
+    wrong = (array != 0) & (array != 1)
+    if wrong.any():
+        raise DataError(f"{_first(wrong)}: {key} holds {array[wrong][0]}, expected 0 or 1")
+    return array.astype(bool)
+
+
+def _whole(array: np.ndarray, matters: np.ndarray, key: str, least: int, exact: int | None) -> np.ndarray:
+    """int32 of whole numbers up to 2^31 − 1, 0 where they do not matter; `exact` bounds those of a floating type."""
+    if array.dtype.kind not in "iuf":
+        raise DataError(f"padded arrays: {key} has dtype {array.dtype}, expected whole numbers")
+    floating = array.dtype.kind == "f"
+    if floating:
+        array = array.astype(np.float64)  # narrower ones would round the bounds that they are compared with
+    wrong = ~((array >= least) & (array <= INT32_MAX))
+    if floating:
+        wrong |= ~(array == np.floor(array)) | ~(array < (exact or 0))
+    wrong &= matters
+    if wrong.any():
+        most = min(INT32_MAX, exact - 1) if exact else INT32_MAX
+        raise DataError(f"{_first(wrong)}: {key} holds {array[wrong][0]}, expected a whole number of {least} to {most}")
+    return np.where(matters, array, 0).astype(np.int32)
+
+
+def _first(wrong: np.ndarray) -> str:
+    """Say where the first wrong value is."""
+    row, *place = np.argwhere(wrong)[0].tolist()
+    return f"row {row}, token {place[0]}" if place else f"row {row}"
 
 
 def _turns(arrays: Mapping[str, np.ndarray], row: int, length: int) -> tuple[Turn, ...]:
     """Cut a row before each context that follows sampled tokens."""
-    mask = arrays["loss_mask"][row]
-    if mask[length:].any():
+    sampled = arrays["loss_mask"][row]
+    if sampled[length:].any():
         raise DataError(f"row {row}: loss_mask marks padding as sampled")
-    mask = mask[:length].astype(np.uint8)
-    sampled = mask.astype(bool)
-    # what stands at positions that were not sampled has no meaning (public workflows write 0 or -1 there)
-    ids = arrays["input_ids"][row, :length].astype(np.int32)
-    logprobs = np.where(sampled, arrays["logprobs"][row, :length], 0).astype(np.float32)
+    sampled = sampled[:length]
+    mask = sampled.astype(np.uint8)
+    ids = arrays["input_ids"][row, :length]
+    with np.errstate(over="ignore"):  # what float32 does not hold becomes infinite, which the check names
+        logprobs = np.where(sampled, arrays["logprobs"][row, :length], 0).astype(np.float32)
     versions = np.where(sampled, arrays["versions"][row, :length], -1).astype(np.int32)
     starts = [0, *(np.flatnonzero(sampled[:-1] & ~sampled[1:]) + 1).tolist(), length]
     turns = []
@@ -222,4 +272,7 @@ def _model_id(arrays: Mapping[str, np.ndarray], row: int, default: str) -> str:
     if "model_ids" not in arrays:
         return default
     value = arrays["model_ids"][row]
-    return f"model{value}" if np.issubdtype(arrays["model_ids"].dtype, np.integer) else str(value)
+    kind = arrays["model_ids"].dtype.kind
+    if kind not in "iuUO":
+        raise DataError(f"row {row}: model_ids holds {value!r:.60}, expected a name or a policy's number")
+    return f"model{value}" if kind in "iu" else str(value)
