@@ -17,7 +17,7 @@ from astraflow.core.text.math_value import exact
 _BOX = re.compile(r"\\f?boxed\s{0,9}\{")
 _MARKER = re.compile(r"answer|####", re.IGNORECASE)
 _AFTER_MARKER = re.compile(r"(?:answer(?:\s+is)?|####)[\s*]*[:=]?[\s*]*(?:is\s+)?", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"(?<=[\w)}$%])[.?](?=\s|$)")
+_SENTENCE_END = re.compile(r"(?<=[\w)}$%*])[.?](?=\s|$)")
 _INLINE = re.compile(r"\$([^$]{1,300})\$|\\\((.{1,300}?)\\\)|\\\[(.{1,300}?)\\\]")
 _AROUND = "*$(),;:!?\"'.`"
 _OPERATORS = re.compile(r"[-+*/^<>×÷·≤≥≠±\\_]+$")
@@ -65,6 +65,8 @@ def said(text: str) -> str | None:
         if any(char.isdigit() for char in words[at]):
             beside = [*words[max(at - 1, 0) : at], *words[at + 1 : at + 2]]
             word = words[at].strip(_AROUND) if words[at][-1:] != "!" else ""
+            if at and words[at - 1].strip(_AROUND).isdigit():  # a mixed number, or two numbers side by side
+                word = f"{words[at - 1].strip(_AROUND)} {word}"
             alone = not any(_OPERATORS.match(each) for each in beside)
             return word if alone and number_in(word) is not None else None
     return None

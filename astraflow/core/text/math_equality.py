@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from astraflow.core.text.math_expression import UNITS, Tree
+from astraflow.core.text.math_expression import Tree
 from astraflow.core.text.math_forms import Equation, Form, Group, Inequality, Matrix, Quantity, Ratio, Words
+from astraflow.core.text.math_units import UNITS
 from astraflow.core.text.math_value import UnknownValueError, equal, exact, letters, near, proportional, value
 
 DECIMAL_TOLERANCE = 1e-6
@@ -80,7 +81,7 @@ def _same_curve(gold: Equation, given: Equation) -> bool:
         if left is None or not isinstance(each.right, Quantity):
             return False
         differences.append(("-", left, each.right.tree))
-    return letters(differences[0]) == letters(differences[1]) and proportional(*differences)
+    return letters(differences[0]) == letters(differences[1]) and proportional(differences[0], differences[1])
 
 
 def _same_quantity(gold: Quantity, given: Quantity) -> bool:
@@ -137,8 +138,10 @@ def _same_inequality(gold: Inequality, given: Inequality) -> bool:
     if None not in ranges:
         return ranges[0] is not None and ranges[1] is not None and _same_limits(ranges[0], ranges[1])
     if len(gold.signs) != 1 or gold.signs != given.signs:
-        return len(gold.signs) == len(given.signs) and gold.signs == given.signs and all(
-            map(equal, gold.trees, given.trees)
+        return (
+            len(gold.signs) == len(given.signs)
+            and gold.signs == given.signs
+            and all(map(equal, gold.trees, given.trees))
         )
     first, second = (("-", each.trees[0], each.trees[1]) for each in (gold, given))
     return proportional(first, second, positive=gold.signs[0] != "ne")
@@ -160,9 +163,14 @@ def _range(form: Form) -> Limits | None:
     if not isinstance(form, Inequality) or "ne" in form.signs:
         return None
     trees, signs = form.trees, form.signs
-    if len(trees) == 3 and trees[1][0] == "name" and signs[0] in ("<", "le") and signs[1] in ("<", "le"):
-        if not letters(trees[0]) and not letters(trees[2]):
-            return (trees[1][1], ("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]"), trees[0], trees[2])
+    rising = len(trees) == 3 and trees[1][0] == "name" and set(signs) <= {"<", "le"}
+    if rising and not letters(("+", trees[0], trees[2])):
+        return (
+            trees[1][1],
+            ("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]"),
+            trees[0],
+            trees[2],
+        )
     if len(trees) != 2:
         return None
     if trees[0][0] == "name" and not letters(trees[1]):
@@ -205,7 +213,7 @@ def _same_matrix(matrix: Matrix, other: Form) -> bool:
 
 def _same_ratio(gold: Form, given: Form) -> bool:
     if isinstance(gold, Ratio) and isinstance(given, Ratio):
-        if gold.half and given.half and gold.half != given.half or len(gold.parts) != len(given.parts):
+        if (gold.half and given.half and gold.half != given.half) or len(gold.parts) != len(given.parts):
             return False
         if gold.half or given.half or all(_is_clock(each) for each in (gold, given)):
             return [each.lstrip("0") for each in gold.digits] == [each.lstrip("0") for each in given.digits]
@@ -289,5 +297,3 @@ def _pairs(gold: Sequence[Any], given: Sequence[Any], alike: Any) -> bool:
             return False
         del left[partner]
     return True
-
-

@@ -10,9 +10,12 @@ from fractions import Fraction
 from typing import Any
 
 from astraflow.core.text.math_tokens import FUNCTIONS, Token, UnreadableError
+from astraflow.core.text.math_units import UNIT_LETTERS, UNITS
 
 Tree = tuple[Any, ...]
 MAX_DEPTH = 40
+MAX_OPERATIONS = 120
+"""A tree is evaluated by recursion, and a sum of so many terms is as deep."""
 END = Token("end", "")
 _ONE_ARGUMENT = {each for each in FUNCTIONS if each not in ("gcd", "lcm", "max", "min", "binom", "sqrt")}
 _CLOSING = {"(": ")", "{": "}", "[": "]", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
@@ -30,6 +33,7 @@ class Cursor:
         self.at = 0
         self.depth = 0
         self.bars = 0
+        self._operations = 0
 
     def peek(self, ahead: int = 0) -> Token:
         return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else END
@@ -37,6 +41,7 @@ class Cursor:
     def next(self) -> Token:
         token = self.peek()
         self.at += 1
+        self.count()
         return token
 
     def take(self, *texts: str) -> str | None:
@@ -44,8 +49,15 @@ class Cursor:
         token = self.peek()
         if token.text in texts and token.kind in ("mark", "name"):
             self.at += 1
+            self.count()
             return token.text
         return None
+
+    def count(self) -> None:
+        """Count a token that was read. UnreadableError where a formula is longer than any answer."""
+        self._operations += 1
+        if self._operations > 2 * MAX_OPERATIONS:
+            raise UnreadableError("a formula of too many parts")
 
     def expect(self, text: str) -> None:
         if self.take(text) is None:
@@ -218,10 +230,11 @@ def _fraction_part(cursor: Cursor) -> Fraction | None:
         if following[1].isdigit() and len(following[1]) == 2 and int(following[1][1]):
             cursor.at += 2
             return Fraction(int(following[1][0]), int(following[1][1]))
-    elif following[0].isdigit() and following[1] == "/" and following[2].isdigit() and cursor.peek().spaced:
-        if cursor.peek(3).kind != "number" and int(following[2]) and int(following[0]) < int(following[2]):
-            cursor.at += 3
-            return Fraction(int(following[0]), int(following[2]))
+        return None
+    above, sign, below = following[:3]
+    if above.isdigit() and sign == "/" and below.isdigit() and cursor.peek().spaced and int(above) < int(below):
+        cursor.at += 3
+        return Fraction(int(above), int(below))
     return None
 
 
@@ -356,42 +369,3 @@ def _subscript(cursor: Cursor) -> str:
             raise UnreadableError("a subscript that is none")
         parts.append(token.text)
     return "".join(parts)
-
-
-UNIT_LETTERS = set("mgslhLVWAJNKCF")
-UNITS = {
-    **dict.fromkeys(("m", "meter", "meters", "metre", "metres"), "m"),
-    **dict.fromkeys(("cm", "centimeter", "centimeters", "centimetre", "centimetres"), "cm"),
-    **dict.fromkeys(("mm", "millimeter", "millimeters", "millimetre", "millimetres"), "mm"),
-    **dict.fromkeys(("km", "kilometer", "kilometers", "kilometre", "kilometres"), "km"),
-    **dict.fromkeys(("in", "inch", "inches"), "in"),
-    **dict.fromkeys(("ft", "foot", "feet"), "ft"),
-    **dict.fromkeys(("yd", "yard", "yards"), "yd"),
-    **dict.fromkeys(("mi", "mile", "miles"), "mi"),
-    **dict.fromkeys(("g", "gram", "grams"), "g"),
-    **dict.fromkeys(("kg", "kilogram", "kilograms", "kilo", "kilos"), "kg"),
-    **dict.fromkeys(("mg", "milligram", "milligrams"), "mg"),
-    **dict.fromkeys(("lb", "lbs", "pound", "pounds"), "lb"),
-    **dict.fromkeys(("oz", "ounce", "ounces"), "oz"),
-    **dict.fromkeys(("l", "L", "liter", "liters", "litre", "litres"), "l"),
-    **dict.fromkeys(("ml", "mL", "milliliter", "milliliters", "millilitres"), "ml"),
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "s"),
-    **dict.fromkeys(("ms", "millisecond", "milliseconds"), "ms"),
-    **dict.fromkeys(("min", "mins", "minute", "minutes"), "min"),
-    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), "h"),
-    **dict.fromkeys(("day", "days"), "day"),
-    **dict.fromkeys(("week", "weeks"), "week"),
-    **dict.fromkeys(("month", "months"), "month"),
-    **dict.fromkeys(("year", "years", "yr", "yrs"), "year"),
-    **dict.fromkeys(("$", "dollar", "dollars", "USD", "usd", "bucks"), "dollar"),
-    **dict.fromkeys(("cent", "cents"), "cent"),
-    **dict.fromkeys(("€", "euro", "euros", "EUR"), "euro"),
-    **dict.fromkeys(("£", "GBP"), "gbp"),
-    **dict.fromkeys(("¥", "yen"), "yen"),
-    **dict.fromkeys(("degree", "degrees", "deg"), "degree"),
-    **dict.fromkeys(("rad", "radian", "radians"), "rad"),
-    **{"mph": "mph", "kph": "kph", "cc": "cc", "Hz": "Hz", "kWh": "kWh", "kW": "kW", "Pa": "Pa", "eV": "eV"},
-    **{"mol": "mol", "V": "V", "W": "W", "A": "A", "J": "J", "N": "N", "K": "K", "C": "C", "F": "F", "unit": "unit"},
-    **{"units": "unit", "sq": "square", "square": "square", "cubic": "cubic", "acres": "acre", "pts": "point"},
-}
-"""What a unit is called, by each of its names."""

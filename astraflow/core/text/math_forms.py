@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from astraflow.core.text.math_expression import UNIT_LETTERS, UNITS, Cursor, Tree, formula, is_letters
+from astraflow.core.text.math_expression import Cursor, Tree, formula, is_letters
 from astraflow.core.text.math_tokens import Token, UnreadableError, tokens
+from astraflow.core.text.math_units import UNIT_LETTERS, UNITS
+from astraflow.core.text.math_words import ANSWERS, NOT_A_UNIT, NOTHING, spelled
 
 MAX_NESTING = 12
 Tokens = Sequence[Token]
@@ -82,27 +84,6 @@ _CLOSING = {")", "]", "}", "unset", r"\rfloor", r"\rceil", r"\end"}
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _RELATIONS = {"<", ">", "le", "ge", "ne"}
 _TURNED = {"<": ">", ">": "<", "le": "ge", "ge": "le", "ne": "ne"}
-_NOT_A_UNIT = set(
-    "is are was were be not no or and to than then if wrong right plus minus times mod modulo over at most least between"
-    " from about maybe but either both neither except only when where with the a an because so since correct incorrect"
-    " false true answer more less fewer half quarter third away off remainder choose divided multiplied never hence".split()
-)
-_ANSWERS = set(
-    "yes no true false none even odd positive negative zero undefined neither both always never sometimes infinite"
-    " infinity impossible possible heads tails increasing decreasing convergent divergent converges diverges monday"
-    " tuesday wednesday thursday friday saturday sunday january february march april may june july august september"
-    " october november december left right north south east west up down ellipse circle parabola hyperbola line point"
-    " dne equilateral isosceles scalene acute obtuse rational irrational".split()
-)
-_NOTHING = {
-    *("no solution", "no solutions", "no real solution", "no real solutions", "none", "empty set", "no real roots"),
-    *("there are no solutions", "there is no solution", "the empty set", "no real root", "null set", "no roots"),
-}
-_ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
-    " eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 
 
 def read(text: str) -> Form:
@@ -184,36 +165,19 @@ def _words(found: Tokens) -> Form | None:
     if all(each.kind == "name" or (is_letters(Cursor([each])) and not each.spaced) for each in found):
         return None
     text = " ".join(each.text for each in found).lower().replace("-", " ")
-    number = _spelled(text.split())
+    number = spelled(text.split())
     if number is not None:
         return Quantity(("number", Fraction(number)))
     if text in ("all real numbers", "all reals", "all real x", "real numbers"):
         return _named([Token("name", r"\reals")])
     if any(each.text in ("or", "and") for each in found[1:-1]) and len(found) > 2:
         return None
-    if text in _NOTHING:
+    if text in NOTHING:
         return Words("none", True)
     plain = re.sub(r"^(?:the|a|an) ", "", text)
     plain = "dne" if plain in ("does not exist", "undefined") else plain
-    declared = any(each.spaced and each.kind == "word" for each in found[:1]) or plain in _ANSWERS
+    declared = any(each.spaced and each.kind == "word" for each in found[:1]) or plain in ANSWERS
     return Words(plain, declared or found[0].text.isupper())
-
-
-def _spelled(words: list[str]) -> int | None:
-    """A number in words, up to the thousands."""
-    total = current = 0
-    for word in words:
-        if word in _ONES:
-            current += _ONES.index(word)
-        elif word in _TENS:
-            current += 10 * (_TENS.index(word) + 2)
-        elif word == "hundred" and 0 < current < 10:
-            current *= 100
-        elif word == "thousand" and 0 < current < 1000:
-            total, current = total + current * 1000, 0
-        elif word != "and" or not (total or current):
-            return None
-    return total + current
 
 
 def _equation(found: Tokens, depth: int) -> Form | None:
@@ -305,7 +269,9 @@ def _grouped(found: Tokens, depth: int) -> Form | None:
     inner = found[1:-1]
     parts = _split(inner, (",", ";"))
     if pair in ("setunset", "{}"):
-        return Group("set", tuple(_item(each, depth + 1) for each in parts)) if len(parts) > 1 or "set" in pair else None
+        return (
+            Group("set", tuple(_item(each, depth + 1) for each in parts)) if len(parts) > 1 or "set" in pair else None
+        )
     if len(parts) == 1:
         if pair not in ("()", "[]"):
             raise UnreadableError("brackets do not match")
@@ -395,7 +361,7 @@ def _unit(rest: Tokens, before: str) -> str:
     previous = ""
     for token in rest:
         text = token.text
-        if token.kind == "word" and (text.lower() in _NOT_A_UNIT or len(parts) > 3):
+        if token.kind == "word" and (text.lower() in NOT_A_UNIT or len(parts) > 3):
             raise UnreadableError(f"{text!r} after a number")
         if token.kind == "word" or (token.kind == "name" and text in UNIT_LETTERS | {r"\degree"}):
             if text != "of" and (name := UNITS.get(text, text.lower().strip("\\"))) != before:

@@ -208,7 +208,11 @@ def _raise(base: Number, exponent: Number) -> Number:
 
 
 _OPERATORS: dict[str, Callable[[Number, Number], Number]] = {
-    **{"+": _add, "-": _subtract, "*": _multiply, "/": _divide, "^": _raise}
+    "+": _add,
+    "-": _subtract,
+    "*": _multiply,
+    "/": _divide,
+    "^": _raise,
 }
 
 
@@ -221,7 +225,7 @@ def _root(degree: Number, radicand: Number) -> Number:
         if whole is not None and (radicand >= 0 or odd):
             return whole if radicand >= 0 else -whole
         if radicand < 0 and odd:
-            return -(complex(-radicand) ** (1 / int(degree)))
+            return -complex(float(-radicand) ** (1 / int(degree)))
     found: Number = cmath.sqrt(complex(radicand)) if degree == 2 else complex(radicand) ** (1 / int(degree))
     return found
 
@@ -251,7 +255,7 @@ def _factorial(number: Number) -> Number:
 
 def _binomial(above: Number, below: Number) -> Number:
     if isinstance(above, Fraction) and isinstance(below, Fraction) and above.denominator == below.denominator == 1:
-        if 0 <= below and 0 <= above <= 5000:
+        if below >= 0 and 0 <= above <= 5000:
             return Fraction(math.comb(int(above), int(below)))
     elif isinstance(above, Fraction) and isinstance(below, Fraction) and below.denominator == 1 and 0 <= below < 50:
         found = Fraction(1)
@@ -289,6 +293,10 @@ def _real(number: complex) -> float:
 _WHOLE: dict[str, Callable[..., int]] = {"gcd": math.gcd, "lcm": math.lcm}
 _FUNCTIONS: dict[str, Callable[[complex], complex]] = {
     **{name: getattr(cmath, name) for name in ("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh")},
-    **{"exp": cmath.exp, "ln": cmath.log, "lg": cmath.log10},
-    **{"sec": lambda x: 1 / cmath.cos(x), "csc": lambda x: 1 / cmath.sin(x), "cot": lambda x: 1 / cmath.tan(x)},
+    "exp": cmath.exp,
+    "ln": cmath.log,
+    "lg": cmath.log10,
+    "sec": lambda x: 1 / cmath.cos(x),
+    "csc": lambda x: 1 / cmath.sin(x),
+    "cot": lambda x: 1 / cmath.tan(x),
 }
