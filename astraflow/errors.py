@@ -29,6 +29,8 @@ from difflib import get_close_matches
 
 TRACEBACK_FRAMES = 4
 """Innermost frames that a failure keeps."""
+TRACEBACK_CHARACTERS = 4000
+"""Of an exception's own text that a failure keeps."""
 
 
 class AstraFlowError(Exception):
@@ -151,6 +153,15 @@ def is_utf8(text: str) -> bool:
 
 
 def brief_traceback(error: BaseException) -> str:
-    """The exception and its innermost frames, the exception first so that a cut text still names it."""
+    """The exception and its innermost frames, the exception first so that a cut text still names it.
+
+    The text is the foreign code's: it may have no end, half an emoji in it, or a __str__ that raises.
+    """
+    text = str(traceback.TracebackException.from_exception(error))
     frames = traceback.format_tb(error.__traceback__)[-TRACEBACK_FRAMES:]
-    return "".join([f"{type(error).__name__}: {error}\n", *frames]).rstrip()
+    return printable("".join([f"{type(error).__name__}: {text[:TRACEBACK_CHARACTERS]}\n", *frames]).rstrip())
+
+
+def printable(text: str) -> str:
+    """The text as UTF-8 can carry it: a lone surrogate becomes its escape."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from astraflow.core.data.trajectory import Row
-from astraflow.core.text.math_answer import final_answer, normalise, value_of
+from astraflow.core.text.math_answer import final_answer, number_in
 from astraflow.errors import ConfigError, DataError
 from astraflow.registry import load_target
 
@@ -84,12 +84,12 @@ def get_gsm8k_rl_dataset(
 def gold_answer(solution: str, where: str) -> str:
     """The number after the last ####, in plain form; DataError where there is none, or where it grades wrongly."""
     _, marker, tail = solution.rpartition("####")
-    gold = normalise(tail)
-    value = value_of(gold)
-    if not marker or value is None:
+    gold = tail.strip().replace(",", "")
+    value = number_in(gold)
+    if not marker or value is None or not any(map(str.isdigit, gold)):
         raise DataError(f"{where}: the answer does not end in '#### <number>': {solution[-60:]!r}")
     for text, right in ((solution, True), (f"#### {value + 1}", False)):
-        if (value_of(normalise(final_answer(text))) == value) is not right:
+        if (number_in(final_answer(text)) == value) is not right:
             raise DataError(f"{where}: {text[-60:]!r} grades as {'wrong' if right else 'right'} for the gold {gold}")
     return gold
 

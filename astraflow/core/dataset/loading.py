@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ APART = "give evaluation a split, a file or a seed of its own, or set hold_out w
 """What to do where a row is both trained on and scored."""
 
 COLUMNS = {"messages": list, "answer": object, "task_id": str}
+MAX_DEPTH = 64
+"""Of a row's nesting; readers of what travels have a bound too."""
 REWARD_ARGUMENTS = ("prompt", "completions", "prompt_ids", "completion_ids")
 """What a reward function is given besides the row; a column of such a name would collide with it."""
 
@@ -72,7 +75,10 @@ def shared_rows(trained: Iterable[Row], scored: Iterable[Row]) -> int:
 
 
 def check_row(row: Any, where: str) -> None:
-    """Raise DataError unless a row has messages, answer and task_id and is JSON."""
+    """Raise DataError unless a row has messages, answer and task_id, and arrives at a RaaS as it is here.
+
+    Messages may be empty only beside an `index`: a task server says then what the model is told.
+    """
     if not isinstance(row, dict):
         raise DataError(f"{where} is a {type(row).__name__}, expected a dict")
     for column, kind in COLUMNS.items():
@@ -83,13 +89,64 @@ def check_row(row: Any, where: str) -> None:
     for column in REWARD_ARGUMENTS:
         if column in row:
             raise DataError(f"{where}: column '{column}' has the name of a reward function's argument; rename it")
+    if not row["messages"] and "index" not in row:
+        raise DataError(f"{where}: column 'messages' is empty, expected at least one message (or a column 'index')")
     for message in row["messages"]:
-        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
-            raise DataError(f"{where}: column 'messages' holds {message!r}, expected {{role, content}}")
+        _check_message(message, where)
+    if (changed := _changed_in_transit(row, "")) is not None:
+        raise DataError(f"{where} is not JSON: {changed}")
+
+
+def _check_message(message: Any, where: str) -> None:
+    if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+        raise DataError(f"{where}: column 'messages' holds {message!r}, expected {{role, content}}")
+    content = message["content"]
+    if not isinstance(content, str | list) and not (content is None and message.get("tool_calls")):
+        kind = "null" if content is None else f"a {type(content).__name__}"
+        raise DataError(
+            f"{where}: a message's content is {kind}, expected text, a list of parts, or null beside tool_calls"
+        )
+
+
+def _changed_in_transit(value: Any, path: str, depth: int = 0) -> str | None:
+    """What of a row would be refused by the wire or arrive as something else; None for nothing."""
+    here = f"column '{path}'" if path else "the row"
+    if depth > MAX_DEPTH:
+        return f"{here} is nested more than {MAX_DEPTH} deep"
+    if isinstance(value, dict) and type(value) is dict:
+        for key, item in value.items():
+            if not isinstance(key, str):
+                return f"{here} has the key {key!r:.60}, expected text"
+            inner = f"{path}.{key}" if path else key
+            found = _changed_text(key, f"a key of {here}") or _changed_in_transit(item, inner, depth + 1)
+            if found is not None:
+                return found
+        return None
+    if isinstance(value, list) and type(value) is list:
+        numbered = (_changed_in_transit(item, f"{path}.{n}", depth + 1) for n, item in enumerate(value))
+        return next((found for found in numbered if found is not None), None)
+    return _changed_scalar(value, here)
+
+
+def _changed_scalar(value: Any, here: str) -> str | None:
+    if value is None or type(value) in (bool, bytes):
+        return None
+    if type(value) is str:
+        return _changed_text(value, here)
+    if type(value) is int:
+        fits = -(2**63) <= value < 2**64
+        return None if fits else f"{here} is an integer beyond 64 bits; write it as text"
+    if type(value) is float:
+        return None if math.isfinite(value) else f"{here} is {value}, expected a finite number, null or text"
+    return f"{here} is a {type(value).__name__}, expected null, true, false, a number, text, a list or a dict"
+
+
+def _changed_text(text: str, here: str) -> str | None:
     try:
-        msgspec.json.encode(row)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{where} is not JSON: {error}") from error
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return f"{here} holds {text[error.start]!r} at character {error.start}, which is half a character"
+    return None
 
 
 def _arguments(

@@ -76,7 +76,13 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         keywords: Mapping[str, Any],
     ) -> str:
-        """Return the conversation's text; DataError where the template raises."""
+        """Return the conversation's text; DataError where the template raises, and for a message without content.
+
+        A template would write "None" for null. An assistant that calls tools has null content by rights.
+        """
+        for number, message in enumerate(messages):
+            if message.get("content", "") is None and not message.get("tool_calls"):
+                raise DataError(f"message {number} ({message.get('role')}) has null content, expected text")
         with boundary(DataError, "chat template"):
             return self._template.render(
                 messages=messages,

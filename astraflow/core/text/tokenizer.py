@@ -116,7 +116,12 @@ class Tokenizer:
         return self.template.render(messages, add_generation_prompt, tools, kwargs)
 
     def encode_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True, **kwargs: Any) -> list[int]:
-        """Return the ids of a conversation. Templates write special tokens themselves, so none are added."""
+        """Return the ids of a conversation. Templates write special tokens themselves, so none are added.
+
+        DataError for no messages: a model would continue nothing but the template's own words.
+        """
+        if not messages:
+            raise DataError("a conversation has no messages, expected at least one")
         return self.encode(self.apply_chat_template(messages, add_generation_prompt, **kwargs))
 
     @property

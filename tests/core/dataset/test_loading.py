@@ -1,9 +1,14 @@
 """Datasets by function: which arguments it gets, and what its rows must have."""
 
+import datetime
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from astraflow.core.data.codec import decode, encode
 from astraflow.core.dataset.loading import check_row, load_rows, shared_rows
 from astraflow.core.text.tiny import tiny_tokenizer
 from astraflow.errors import AstraFlowError, ConfigError, DataError
@@ -107,6 +112,78 @@ def test_rows_are_checked(row: Any, message: str) -> None:
     check_row(GOOD, "row 0")
     with pytest.raises(DataError, match=message):
         check_row(row, "row 0")
+
+
+CANNOT_TRAVEL: dict[str, Any] = {
+    "an integer of 2^64": 2**64,
+    "an integer below -2^63": -(2**63) - 1,
+    "not a number": float("nan"),
+    "infinity": float("-inf"),
+    "a tuple": (1, 2),
+    "a date": datetime.date(2026, 1, 1),
+    "a set": {1},
+    "half a character": "\ud83d",
+    "a number as a key": {1: "a"},
+    "half a character as a key": {"\ud83d": 1},
+    "a number of numpy": np.float64(1.5),
+    "an array": np.zeros(2),
+}
+
+
+@pytest.mark.parametrize("value", CANNOT_TRAVEL.values(), ids=CANNOT_TRAVEL.keys())
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_row_that_would_not_arrive_as_it_is_is_refused_at_load(value: Any, inside: bool) -> None:
+    row = {**GOOD, "answer": {"steps": ["a", value]} if inside else value}
+    column = r"answer\.steps\.1" if inside else "answer"
+    with pytest.raises(DataError, match=rf"row 3 is not JSON: (a key of )?column '{column}"):
+        check_row(row, "row 3")
+
+
+def test_what_is_nested_without_end_is_refused() -> None:
+    nested: list[Any] = []
+    for _ in range(5000):
+        nested = [nested]
+    with pytest.raises(DataError, match="row 3"):
+        check_row({**GOOD, "answer": nested}, "row 3")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(json_values)
+def test_a_row_that_is_let_in_arrives_as_it_is(value: Any) -> None:
+    row = {**GOOD, "answer": value}
+    check_row(row, "row 0")
+    assert decode(encode(row), dict) == row
+
+
+@pytest.mark.parametrize("content", [None, 5, {"text": "a"}, True])
+def test_a_message_without_content_is_refused(content: Any) -> None:
+    with pytest.raises(DataError, match="row 3: a message's content is"):
+        check_row({**GOOD, "messages": [{"role": "user", "content": content}]}, "row 3")
+
+
+def test_an_assistant_that_calls_tools_may_have_no_content() -> None:
+    call = {"type": "function", "function": {"name": "add", "arguments": {}}}
+    asks = {"role": "assistant", "content": None, "tool_calls": [call]}
+    check_row({**GOOD, "messages": [*GOOD["messages"], asks]}, "row 0")
+
+
+def test_messages_are_empty_only_where_a_task_server_says_them() -> None:
+    check_row({**GOOD, "messages": [], "index": 3}, "row 0")
+    with pytest.raises(DataError, match="row 3: column 'messages' is empty"):
+        check_row({**GOOD, "messages": []}, "row 3")
+
+
+@pytest.mark.parametrize("messages", [[], [{"role": "user", "content": None}]])
+def test_no_model_is_asked_with_nothing(messages: list[dict[str, Any]]) -> None:
+    with pytest.raises(DataError, match=r"no messages|null content"):
+        tiny_tokenizer().encode_chat(messages)
 
 
 @pytest.mark.parametrize("column", ["prompt", "completions", "prompt_ids", "completion_ids"])

@@ -21,7 +21,7 @@ from astraflow.core.workflow.api.engine_api import InferenceEngine
 from astraflow.core.workflow.api.group import CUT, EpisodeTask, GroupPolicy, GroupTask, Wait
 from astraflow.core.workflow.api.group_run import Cut, GroupRun, Start
 from astraflow.core.workflow.api.padded import StopLog, concat_padded_tensors, episodes_of, pad_episodes
-from astraflow.errors import DataError, EngineError, WireError, brief_traceback, is_foreign
+from astraflow.errors import DataError, EngineError, WireError, brief_traceback, is_foreign, printable
 
 __all__ = [
     "EpisodeTask",
@@ -157,9 +157,9 @@ async def _cancelled(tasks: list[asyncio.Task[EpisodeResult]]) -> None:
 def failure(error: BaseException, policy: GroupPolicy) -> Failed:
     """Attribute what an episode raised: timeout, engine or crash, with the innermost frames for people."""
     if isinstance(error, TimeoutError):
-        return Failed("timeout", str(error) or f"the episode ran longer than {policy.episode_timeout_s:g} s")
+        return Failed("timeout", printable(str(error)) or f"the episode ran longer than {policy.episode_timeout_s:g} s")
     if isinstance(error, EngineError | WireError):
-        return Failed("engine", f"{type(error).__name__}: {error}")
+        return Failed("engine", printable(f"{type(error).__name__}: {error}"))
     return Failed("crash", brief_traceback(error))
 
 
@@ -168,7 +168,7 @@ def _checked(result: Trajectory | list[Trajectory], task: EpisodeTask, workflow:
     try:
         return _episode_of(result, task, workflow)
     except DataError as error:
-        return Failed("crash", f"DataError: {error}")
+        return Failed("crash", printable(f"DataError: {error}"))
 
 
 def _episode_of(result: Trajectory | list[Trajectory], task: EpisodeTask, workflow: str) -> EpisodeResult:

@@ -9,7 +9,7 @@ from typing import Any
 from astraflow.core.data import Invalid, Reward, Value
 from astraflow.core.workflow.reward.messages import Call
 from astraflow.core.workflow.reward.shipping import RewardFunction
-from astraflow.errors import brief_traceback, is_foreign
+from astraflow.errors import brief_traceback, is_foreign, printable
 
 
 def evaluate(function: RewardFunction, call: Call) -> Reward:
@@ -33,11 +33,17 @@ async def evaluate_here(function: RewardFunction, call: Call) -> Reward:
 
 
 def to_reward(result: Any) -> Reward:
-    """Take Value, Invalid and real numbers (Python's, numpy's, torch scalars); TypeError for anything else."""
+    """Take Value, Invalid and real numbers (Python's, numpy's, torch scalars); TypeError for anything else.
+
+    What is returned can be encoded, whatever a foreign function put into its fields.
+    """
     if isinstance(result, Invalid):
-        return result
+        return Invalid(printable(str(result.reason)), printable(str(result.detail)))
     if isinstance(result, Value):
-        return result if result.is_number else Invalid("nan")
+        if not result.is_number:
+            return Invalid("nan")
+        parts = {printable(str(name)): float(part) for name, part in result.parts.items()}
+        return Value(float(result.value), parts)
     if not hasattr(result, "__float__"):
         raise TypeError(f"a reward function returns a float or a Reward, got {type(result).__name__} {result!r:.80}")
     return to_reward(Value(float(result)))

@@ -9,9 +9,11 @@ import textwrap
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from astraflow.core.data import Invalid, Value
+from astraflow.core.data.codec import encode
 from astraflow.core.workflow.api.reward_api import AsyncRewardWrapper
 from astraflow.core.workflow.reward.messages import Call
 from astraflow.core.workflow.reward.pool import WINDOW, RewardPool
@@ -177,6 +179,51 @@ def test_a_reward_that_leaves_the_interpreter_is_a_crash(workers: int, how: str)
         assert got.reason == "crash"
         assert got.detail.startswith({"exit": "SystemExit: 3\n", "cancel": "CancelledError: \n"}[how])
         assert "in leaves" in got.detail
+        reward.close()
+
+    asyncio.run(body())
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise TypeError("no text")
+
+
+def awkward(prompt: str, completions: str, *ids: list[int]) -> object:
+    """Give or raise what cannot be encoded as it is."""
+    if completions == "half":
+        raise ValueError("cannot read \ud83d")
+    if completions == "mute":
+        raise MuteError
+    if completions == "long":
+        raise ValueError("x" * 10_000_000)
+    given: dict[str, object] = {
+        "reason": Invalid("\ud83d"),
+        "detail": Invalid("why", "\ud83d"),
+        "part": Value(1.0, {"\ud83d": 1.0}),
+        "numpy": Value(np.float32(0.5)),
+        "numpy part": Value(1.0, {"a": np.float32(0.5)}),
+        "object": Value(1.0, {"a": object()}),  # type: ignore[dict-item]
+        "list": Value(1.0, [1.0]),  # type: ignore[arg-type]
+        "number": Invalid(3),  # type: ignore[arg-type]
+    }
+    return given.get(completions, float(os.getpid()))
+
+
+AWKWARD = ["half", "mute", "long", "reason", "detail", "part", "numpy", "numpy part", "object", "list", "number"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_whatever_a_reward_gives_or_raises_is_answered_and_its_worker_lives(workers: int) -> None:
+    async def body() -> None:
+        reward = AsyncRewardWrapper(awkward, max_workers=workers)
+        first = await reward("", "pid", [], [])
+        for case in AWKWARD:
+            got = await reward("", case, [], [])
+            assert len(encode(got)) < 20_000, case
+            assert isinstance(got, Value) == (case in ("part", "numpy", "numpy part")), case
+            assert "ended with status" not in getattr(got, "detail", ""), case
+        assert await reward("", "pid", [], []) == first, "the worker was started anew"
         reward.close()
 
     asyncio.run(body())
