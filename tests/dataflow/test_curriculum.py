@@ -130,9 +130,14 @@ def test_looking_for_a_prompt_reads_no_record_of_those_left_out(
     curriculum = Curriculum({"a": 5000}, 1, rules=rules)
     for prompt in range(unsolved, 5000):
         curriculum.visited(prompt, 0, EASY)
-    read = []
+    read: list[PromptRecord] = []
     chance = PromptRules.probability
-    monkeypatch.setattr(PromptRules, "probability", lambda *given: read.append(given) or chance(*given))
+
+    def counted(rules: PromptRules, record: PromptRecord, epoch: int) -> float:
+        read.append(record)
+        return chance(rules, record, epoch)
+
+    monkeypatch.setattr(PromptRules, "probability", counted)
     asked = {prompt for prompt, _ in drawn(curriculum, 10)}
     assert len(asked) == (1 if unsolved else 10)
     assert curriculum.statistics()["curriculum/visited"] == 5000 - unsolved
