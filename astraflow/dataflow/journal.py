@@ -19,7 +19,7 @@ from astraflow.core.data import Group
 from astraflow.dataflow.records import Item
 from astraflow.dataflow.store import LedgerStore
 from astraflow.dataflow.waiting import Pulse
-from astraflow.errors import AstraFlowError, DataError, boundary
+from astraflow.errors import AstraFlowError, DataError, DeadlineError, boundary
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +93,12 @@ class Durable:
 
     async def close(self) -> None:
         """Commit what is left and close the store. Call it after `run` has ended."""
-        if self._failure is None:
+        while self._failure is None:
             await self._commit()
+            if not self._items:
+                self._failure = DeadlineError("Dataflow is stopping")
+        # who has written something since is not answered as if it were kept
+        self._news.set()
         await asyncio.get_running_loop().run_in_executor(self._thread, self._store.close)
         self._thread.shutdown()
 

@@ -7,6 +7,7 @@ the peers see, whenever time passes: nobody starves. Trainers check invariant 3 
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
@@ -17,6 +18,7 @@ from astraflow.dataflow.ledger import (
     Acknowledge,
     Curate,
     Drop,
+    DropReason,
     Finish,
     Issue,
     Lease,
@@ -26,6 +28,7 @@ from astraflow.dataflow.ledger import (
     Settle,
 )
 from astraflow.dataflow.records import Announced, Attended, Record, Started, TrainerReady
+from astraflow.dataflow.simulation.network import Program
 from astraflow.dataflow.simulation.scenario import Scenario
 
 PATIENCE_S = 1.5
@@ -73,8 +76,13 @@ class LogChecks:
         """model → the new and the replayed groups of the batch that waits for acknowledgement."""
         self._trained: dict[str, dict[int, tuple[int, ...]]] = defaultdict(dict)
         """model → step → what it trained for the first time, while a trainer can still go back of it."""
+        self._causes = causes(scenario)
         self._wrong = wrong
         self._told = 0
+
+    def copy(self) -> LogChecks:
+        """Return what is known now, to go on from when an older log is put back."""
+        return copy.deepcopy(self, {id(self._wrong): self._wrong, id(self._scenario): self._scenario})
 
     def credit(self, model_id: str, step: int) -> int:
         """Places that invariant 2 leaves for groups on a RaaS that serves the version of `step`."""
@@ -131,7 +139,7 @@ class LogChecks:
                 for key in record.groups:
                     self.held[key.model_id] += self._group
                 if record.drop is not None:
-                    self.dropped[record.drop] += 1
+                    self._drop(record.drop)
             case Curate() if record.drop is None:
                 model_id = self._model(record.group_id)
                 self._ready[model_id][record.group_id] = None
@@ -177,7 +185,12 @@ class LogChecks:
             self.held[model_id] -= self._weight(group_id)
             self._places.pop(group_id, None)
         if reason is not None:
-            self.dropped[reason] += len(group_ids)
+            self._drop(reason, len(group_ids))
+
+    def _drop(self, reason: str, groups: int = 1) -> None:
+        self.dropped[reason] += groups
+        if reason not in self._causes:
+            self._wrong("dropped", f"a group is dropped as {reason}, for which this world has no cause")
 
     def _weight(self, group_id: int) -> int:
         return self._places.get(group_id, self._group)
@@ -185,6 +198,41 @@ class LogChecks:
     def _model(self, group_id: int) -> str:
         entry = self.auditor.ledger.get(group_id)
         return entry.key.model_id if entry is not None and entry.key is not None else ""
+
+
+def causes(scenario: Scenario) -> frozenset[DropReason]:
+    """Return why a group may be dropped: none rejects, all versions are of one run, buffers have no end."""
+    reasons = {DropReason.ZERO_ADVANTAGE, DropReason.STALE}
+    if scenario.fail_share or scenario.stuck_share:
+        reasons |= {DropReason.FAILED, DropReason.INVALID}
+    if scenario.curated:
+        reasons |= {DropReason.DUPLICATE}
+    if scenario.policies > 1:
+        reasons |= {DropReason.ABSENT}
+    return frozenset(reasons)
+
+
+class Names:
+    """Who has each name's place in the pool: a process that another has replaced takes no place of one that lives."""
+
+    def __init__(self, wrong: Callable[[str, str], None]) -> None:
+        self._wrong = wrong
+        self._owner: dict[str, str] = {}
+        self._replaced: set[str] = set()
+
+    def look(self, pool: Iterable[tuple[str, str]], processes: Mapping[str, Program]) -> None:
+        """pool: (uid, url) of all that are registered; processes: by url."""
+        for uid, url in pool:
+            before = self._owner.get(uid, url)
+            self._owner[uid] = url
+            if before == url:
+                continue
+            other = processes[before]
+            lives = not (other.dead or other.silent or other.leaving)
+            if lives and url in self._replaced:
+                self._wrong("same name", f"{uid}: {url} takes the place of {before}, which lives")
+            self._replaced.discard(url)
+            self._replaced.add(before)
 
 
 class Patience:

@@ -20,6 +20,13 @@ class Disk:
         self.arrivals: list[Came] = []
         self._see = see
 
+    def copy(self) -> Disk:
+        """Return a copy, as a backup of the file is."""
+        other = Disk(self._see)
+        other.snapshot, other.records, other.vars = self.snapshot, list(self.records), dict(self.vars)
+        other.groups, other.arrivals = dict(self.groups), list(self.arrivals)
+        return other
+
     def write(self, items: Iterable[Item]) -> None:
         for item in items:
             match item:

@@ -28,7 +28,20 @@ SMALL = Scenario(
     slow_share=0.3,
     stuck_share=0.02,
     fail_share=0.02,
-    mishaps=Mishaps(every_s=1.0, none=3, kill_trainer=1, lose_trainer=1, crash_dataflow=1, bad_request=1),
+    mishaps=Mishaps(
+        every_s=1.0,
+        none=3,
+        late_raas=1,
+        twin_raas=1,
+        kill_trainer=1,
+        restore_trainer=1,
+        lose_trainer=1,
+        crash_dataflow=1,
+        restore_ledger=1,
+        slow_disk=1,
+        break_connections=1,
+        bad_request=1,
+    ),
 )
 """A world in which everything can go wrong, within a minute or two of virtual time."""
 

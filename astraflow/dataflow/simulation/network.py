@@ -21,6 +21,7 @@ class Program(Protocol):
     dead: bool
     silent: bool
     """Messages from and to it are lost."""
+    leaving: bool
 
 
 P = TypeVar("P", bound=Program)
@@ -33,6 +34,11 @@ class Network:
         self._choices = choices
         self._delays_s = delays_s
         self.messages = 0
+        self.breaking = False
+
+    def breaks(self) -> bool:
+        """Does the connection of this call break before it is answered?"""
+        return self.breaking and self._choices.pick(2) == 1
 
     async def hop(self) -> None:
         """One message on its way."""
@@ -50,6 +56,8 @@ class Network:
         if peer.dead:
             raise PeerError("it died before it answered")
         await self._reachable(peer, caller)
+        if self.breaks():
+            raise PeerError("the connection broke")
         await self.hop()
         return result
 

@@ -41,6 +41,8 @@ class SimulatedRaaS:
         self.silent = False
         self.mute = False
         """Accepts work, and forgets it."""
+        self.late = False
+        """Keeps to itself what it has done."""
         self.leaving = False
         self.slow = slow
         self.concurrency = scenario.concurrency
@@ -55,7 +57,7 @@ class SimulatedRaaS:
         self._died: float | None = None
         self._scenario = scenario
         self._chance = chance
-        self._number = number
+        self._incarnation = f"process {number}"
         self._policy = GroupPolicy()
         self._workflow = SimulatedWorkflow()
         self._results: dict[m.Lane, dict[str, m.PulledItem]] = {"train": {}, "eval": {}}
@@ -67,9 +69,12 @@ class SimulatedRaaS:
         capabilities = {
             "max_concurrency": self.concurrency,
             "models": self._scenario.models,
-            "incarnation": f"process {self._number}",
+            "incarnation": self._incarnation,
         }
         return m.RegisterRaaSRequest(uid=self.uid, raas_url=self.url, capabilities=capabilities)
+
+    def farewell(self) -> m.DeregisterRaaSRequest:
+        return m.DeregisterRaaSRequest(uid=self.uid, drain=True, incarnation=self._incarnation)
 
     def die(self) -> None:
         """Everything it had is gone."""
@@ -80,6 +85,16 @@ class SimulatedRaaS:
             task.cancel()
         self.running.clear()
         self._ring()
+
+    @property
+    def well(self) -> bool:
+        """Is nothing the matter with it?"""
+        return not (self.dead or self.silent or self.mute or self.late or self.leaving)
+
+    @property
+    def taken(self) -> int:
+        """Groups that it runs, or has done and not returned."""
+        return len(self.running) + len(self._results["train"])
 
     def alive_s(self, until: float) -> float:
         """How long it lived, up to a time."""
@@ -103,6 +118,9 @@ class SimulatedRaaS:
 
     async def pull(self, request: m.PullRequest) -> list[m.PulledItem]:
         results, sent = self._results[request.lane], self._sent[request.lane]
+        if self.late:
+            await asyncio.sleep(request.timeout)
+            return []
         for task_id in request.ack:
             results.pop(task_id, None)
         sent[:] = [task_id for task_id in sent if task_id in results]

@@ -39,7 +39,10 @@ class Measured(msgspec.Struct, frozen=True, tag=True):
 
 
 class Mishaps(msgspec.Struct, frozen=True, kw_only=True):
-    """What may befall a world: at every `every_s`, one of these at most, each as likely as its weight says."""
+    """What may befall a world: at every `every_s`, one of these at most, each as likely as its weight says.
+
+    Each is a function of its name in `mishaps`.
+    """
 
     every_s: float = 0.0
     """0: nothing does."""
@@ -47,22 +50,20 @@ class Mishaps(msgspec.Struct, frozen=True, kw_only=True):
     """Then nothing more happens, and the world can come to its end."""
     none: int = 1
     kill_raas: int = 1
-    """Dies; its successor joins later."""
     silence_raas: int = 1
-    """Cannot be reached for a while, and goes on working."""
     mute_raas: int = 1
-    """Accepts what it is given and returns nothing, until it is started again."""
+    late_raas: int = 0
+    twin_raas: int = 0
     join: int = 1
     leave: int = 1
-    """Drains, and leaves."""
     kill_trainer: int = 0
-    """Is restored from its last checkpoint."""
+    restore_trainer: int = 0
     lose_trainer: int = 0
-    """Dies for good, where it is not the last one: at once, or once it is restored and has announced nothing yet."""
     crash_dataflow: int = 0
-    """Started again from what was committed."""
+    restore_ledger: int = 0
+    slow_disk: int = 0
+    break_connections: int = 0
     bad_request: int = 0
-    """A request that must be refused and change nothing."""
 
     def kinds(self) -> list[str]:
         """Each as often as its weight; `none` first."""

@@ -15,7 +15,7 @@ import numpy as np
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.scripted import manifest
 from astraflow.dataflow.simulation.scenario import Scenario
-from astraflow.errors import DeadlineError, PeerError
+from astraflow.errors import ConflictError, DeadlineError, PeerError
 
 RETRY_S = 0.25
 BATCH_S = 20.0
@@ -63,7 +63,10 @@ class SimulatedTrainer:
         self._scenario = scenario
         self._ask = ask
         self._wrong = wrong
-        self._kept: Learnt | None = None
+        self._kept: list[Learnt] = []
+        """Its checkpoints, the newest last."""
+        self.restored_first = 0
+        """How many of the newest checkpoints somebody passes over the next time."""
         self._begun = False
         self._trained: set[int] = set()
         self._born: dict[int, int] = {}
@@ -86,21 +89,39 @@ class SimulatedTrainer:
             if self.learnt.step % self._scenario.checkpoint_steps == 0 or self.done:
                 await self._checkpoint()
 
+    def forget(self) -> None:
+        """All that is not in a checkpoint is gone."""
+        self.learnt = Learnt()
+
     async def _begin(self) -> None:
-        self.learnt = self._kept.copy() if self._kept is not None else Learnt()
-        self.steps = {version: step for version, step in self.steps.items() if step <= self.learnt.step}
-        self._trained = {group_id for ids in self.learnt.groups.values() for group_id in ids}
+        """Go on from the checkpoint that is offered, or where it is refused from the newest that is not."""
+        states = [*self._kept[::-1], Learnt()]
+        first = min(self.restored_first, len(states) - 1)
+        self.restored_first = 0
+        for state in (states[first], *states[:first], *states[first + 1 :]):
+            try:
+                return await self._restored(state.copy())
+            except ConflictError as error:
+                refusal = error
+        raise refusal
+
+    async def _restored(self, state: Learnt) -> None:
+        self.learnt = state
         first, self._begun = not self._begun, True
         request = m.ReadyRequest(
             train_batch_size=self._scenario.batch_groups * self._scenario.n_samples,
             sender_endpoint="127.0.0.1:1",
             model_id=self.model_id,
             manifest=manifest(0, self.model_id) if first else None,
-            recovered_version=self.learnt.version,
-            recovered_step=None if first else self.learnt.step,
+            recovered_version=state.version,
+            recovered_step=None if first else state.step,
         )
         reply = await self._insist("ready", request)
-        self.learnt.version = 0 if first else reply.next_version
+        state.version = 0 if first else reply.next_version
+        self._kept = [kept for kept in self._kept if kept.step <= state.step]
+        self.steps = {version: step for version, step in self.steps.items() if step <= state.step}
+        self._trained = {group_id for ids in state.groups.values() for group_id in ids}
+        self._born = {group_id: step for group_id, step in self._born.items() if group_id in self._trained}
 
     async def _train(self) -> None:
         learnt = self.learnt
@@ -136,7 +157,7 @@ class SimulatedTrainer:
 
     async def _checkpoint(self) -> None:
         learnt = self.learnt
-        self._kept = learnt.copy()
+        self._kept.append(learnt.copy())
         await self._insist("save_buffer", m.SaveBufferRequest(model_id=self.model_id, step=learnt.step))
 
     def _check(self, batch: Any) -> None:

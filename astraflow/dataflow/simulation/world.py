@@ -8,35 +8,35 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from astraflow.core.protocol import messages as m
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.ledger import State
 from astraflow.dataflow.raas_pool import Health
 from astraflow.dataflow.records import Record
 from astraflow.dataflow.scripted import example_rows
 from astraflow.dataflow.service import AstraFlow
-from astraflow.dataflow.simulation.checks import PATIENCE_S, LogChecks, Patience, Violation
+from astraflow.dataflow.simulation.checks import PATIENCE_S, LogChecks, Names, Patience, Violation
 from astraflow.dataflow.simulation.choices import Choices
 from astraflow.dataflow.simulation.clock import VirtualLoop, run
 from astraflow.dataflow.simulation.disk import Disk, SimulatedStore
+from astraflow.dataflow.simulation.mishaps import MISHAPS, STARTS_DATAFLOW
 from astraflow.dataflow.simulation.network import Network
 from astraflow.dataflow.simulation.raas import HEARTBEAT_S, SimulatedClient, SimulatedRaaS
 from astraflow.dataflow.simulation.scenario import Scenario
 from astraflow.dataflow.simulation.trainer import SimulatedTrainer
 from astraflow.dataflow.trajectory_log import TrajectoryLog
-from astraflow.errors import AstraFlowError, CallerError, ConflictError, DeadlineError, PeerError
-
-AWAY_S = 3.0
-"""How long a dead program is away before its successor starts."""
-
-SILENT_S = 25.0
-"""Longer than the pool waits for a sign of life: it is given up, and comes back."""
-
-MUTE_S = 40.0
-"""Longer than a lease: what it took goes to others while it goes on to accept more."""
+from astraflow.errors import AstraFlowError, DeadlineError, InvariantError, PeerError
 
 EVALUATED_S = 150.0
 """Longest that a round of a few rows may take, with services that come, go and are slow."""
+
+BREAKS_S = 0.02
+"""How long a call lasts before its connection breaks; its handler knows nothing of that."""
+
+SLOW_COMMITS_S = (0.3, 0.8)
+"""Of a commit, while the disk is slow."""
+
+CLOCKS_S = (0.0, 1e5, -1e5)
+"""What a process's clock may differ by from that of the one before it."""
 
 UNUSED_S = 30.0
 """Longest that a RaaS which can be reached may be without a place in the pool."""
@@ -46,6 +46,10 @@ DEADLOCKED_S = 10.0
 
 STOP_S = 10.0
 """Longest that an ordered stop may take."""
+
+
+Backup = tuple[Disk, LogChecks, int]
+"""The disk, what the checks know of it, and the length of the log."""
 
 
 class World:
@@ -67,10 +71,11 @@ class World:
         self.ended_s = 0.0
         """When the last trainer had done its last step."""
         self.service: AstraFlow | None = None
+        self.slow_disk = False
         self.choices = choices
         self._chance = random.Random(seed)
         self._patience = Patience(self.wrong)
-        self._kinds = scenario.mishaps.kinds()
+        self._names = Names(self.wrong)
         self._store = SimulatedStore(self.disk)
         self._calls: dict[asyncio.Task[Any], None] = {}
         self._own: dict[asyncio.Task[Any], None] = {}
@@ -104,16 +109,16 @@ class World:
         return self.network.messages + self.checks.records
 
     async def _main(self) -> None:
-        self._start_dataflow()
+        self.start_dataflow()
         for number in range(self.scenario.raas):
-            self._join(f"raas-{number}")
+            self.join(f"raas-{number}")
         for trainer in self.trainers:
-            self._begin_trainer(trainer)
+            self.begin_trainer(trainer)
         if self.scenario.mishaps.every_s:
-            self._go(self._befall(), "mishaps")
+            self.go(self._befall(), "mishaps")
         with suppress(TimeoutError):
             async with asyncio.timeout(self.scenario.stop_after_s or self.scenario.longest_s):
-                await self._until(lambda: all(trainer.done or trainer.lost for trainer in self.trainers))
+                await self.until(lambda: all(trainer.done or trainer.lost for trainer in self.trainers))
                 # their last calls
                 if self._broken is None:
                     await asyncio.wait(list(self._lives.values()))
@@ -123,7 +128,7 @@ class World:
         self.ended_s = self.loop.time()
         await self._stop()
 
-    async def _until(self, holds: Callable[[], bool]) -> None:
+    async def until(self, holds: Callable[[], bool]) -> None:
         """Return when something holds, or the world is broken; nobody tells, so it is looked at twice a second."""
         while self._broken is None and not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.5)
@@ -145,49 +150,66 @@ class World:
             raise PeerError("Dataflow cannot be reached")
         work = asyncio.create_task(getattr(service, method)(request))
         self._calls[work] = None
+        work.add_done_callback(self._answered)
+        if self.network.breaks():
+            await asyncio.wait([work], timeout=BREAKS_S)
+            raise PeerError("the connection broke")
         try:
-            answer = await work
+            # a handler outlives its client
+            answer = await asyncio.shield(work)
         except asyncio.CancelledError:
             if work.cancelled() and self.service is not service:
                 raise PeerError("Dataflow died before it answered") from None
             raise
-        finally:
-            self._calls.pop(work, None)
         await self.network.hop()
         return answer
 
-    def _start_dataflow(self) -> None:
+    def _answered(self, work: asyncio.Task[Any]) -> None:
+        self._calls.pop(work, None)
+        if not work.cancelled() and isinstance(error := work.exception(), InvariantError):
+            self.wrong("invariant", str(error))
+
+    def start_dataflow(self, clock: int = 0) -> None:
+        """Start the service on what is committed; clock: which of CLOCKS_S it begins with."""
         store = self._store = SimulatedStore(self.disk)
-        scenario = self.scenario
+        self._names = Names(self.wrong)  # who registers with it first has the place
+        scenario, offset = self.scenario, CLOCKS_S[clock]
         self.service = AstraFlow(
             settings_of(scenario),
             example_rows(scenario.rows),
             {"held_out": example_rows(scenario.eval_rows)} if scenario.eval_steps else {},
             lambda url: SimulatedClient(self._by_url.get(url), self.network, lambda: self._store is store),
             TrajectoryLog(None),
-            clock=self.loop.time,
+            clock=lambda: self.loop.time() + offset,
             store=store,
         )
         self.service.start()
 
-    async def crash_dataflow(self) -> None:
-        """What it had not committed never was."""
+    async def end_dataflow(self) -> bool:
+        """Kill the service: what it had not committed never was. False where there is none."""
         service, self.service = self.service, None
         if service is None:
-            return
+            return False
         self._store.die()
         for task in (*self._calls, *service.tasks):
             task.cancel()
         await service.links.stop()
-        await asyncio.sleep(AWAY_S)
-        if not self.finished:
-            self._start_dataflow()
+        return True
+
+    def backup(self) -> Backup:
+        """Return a copy of the ledger as it is committed now, and of what is known of it."""
+        return self.disk.copy(), self.checks.copy(), len(self.log)
+
+    def restore(self, backup: Backup) -> None:
+        """Put an older ledger in the place of the one that is there, while no service runs."""
+        self.disk, self.checks, kept = backup
+        del self.log[kept:]
 
     async def _stop(self) -> None:
         """An ordered stop in the middle of whatever goes on: every caller is answered, nothing is left behind."""
         self.finished = True
         service = self.service
-        for task in [t for t in self._own if t.get_name() in ("mishaps", "crash_dataflow")]:
+        for task in [t for t in self._own if t.get_name() in ("mishaps", *STARTS_DATAFLOW)]:
             task.cancel()
         if service is None:
             return
@@ -196,7 +218,7 @@ class World:
                 await service.stop()
         except TimeoutError:
             self.wrong("shutdown", f"the service does not stop within {STOP_S:g} s")
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(1.0 + len(self._calls) * 2 * max(SLOW_COMMITS_S) * self.slow_disk)
         if self._calls:
             self.wrong("shutdown", f"{len(self._calls)} callers are not answered")
         for life in (*self._lives.values(), *list(self._own)):
@@ -227,18 +249,24 @@ class World:
             self.wrong("exactly once", f"{trainer.model_id} has learnt {wrong}, which the ledger has not as trained")
 
     def _commit_s(self) -> float:
-        commits = self.scenario.commits_s
+        commits = SLOW_COMMITS_S if self.slow_disk else self.scenario.commits_s
         return commits[self.choices.pick(len(commits)) if len(commits) > 1 else 0]
 
     # ---- peers -----------------------------------------------------------------------------------------------------
 
-    def _join(self, uid: str) -> None:
+    def new_uid(self) -> str:
+        """Return a name that nobody has had."""
+        return f"raas-{self._processes}"
+
+    def join(self, uid: str) -> SimulatedRaaS:
+        """Start a RaaS process."""
         scenario = self.scenario
         self._processes += 1
         slow = scenario.slow_factor if self._processes % 1000 < 1000 * scenario.slow_share else 1.0
         raas = SimulatedRaaS(uid, self._processes, scenario, self._chance, slow)
-        self.raas[uid] = self._by_url[raas.url] = raas
-        self._go(self._stay_registered(raas), "heartbeat")
+        self.raas[raas.url] = self._by_url[raas.url] = raas
+        self.go(self._stay_registered(raas), "heartbeat")
+        return raas
 
     async def _stay_registered(self, raas: SimulatedRaaS) -> None:
         # they do not all speak at once
@@ -253,7 +281,8 @@ class World:
         if raas.leaving:
             raas.die()
 
-    def _begin_trainer(self, trainer: SimulatedTrainer) -> None:
+    def begin_trainer(self, trainer: SimulatedTrainer) -> None:
+        """Begin a trainer's next life."""
         life = self._lives[trainer.model_id] = asyncio.create_task(self._live(trainer), name="trainer")
         life.add_done_callback(self._gone)
 
@@ -264,7 +293,8 @@ class World:
             if not self.finished:
                 self.wrong("refused", f"{trainer.model_id}: {error.kind}: {error}")
 
-    def _go(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def go(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Have something happen beside all else, until the world ends."""
         task = asyncio.create_task(work, name=name)
         self._own[task] = None
         task.add_done_callback(self._gone)
@@ -275,102 +305,7 @@ class World:
             self._broken = error
             self.wrong("invariant", f"{task.get_name()}: {type(error).__name__}: {error}")
 
-    # ---- mishaps ---------------------------------------------------------------------------------------------------
-
-    async def _befall(self) -> None:
-        mishaps = self.scenario.mishaps
-        while len(self.mishaps) < mishaps.most:
-            await asyncio.sleep(mishaps.every_s)
-            kind = self._kinds[self.choices.pick(len(self._kinds))]
-            if kind != "none":
-                self.mishaps.append((self.loop.time(), kind))
-                work: Callable[[], Coroutine[Any, Any, None]] = getattr(self, kind)
-                self._go(work(), kind)
-
-    def _any_raas(self) -> SimulatedRaaS | None:
-        live = [raas for raas in self.raas.values() if not (raas.dead or raas.silent or raas.mute or raas.leaving)]
-        # one is always left: whoever has no peer at all may wait
-        return live[self.choices.pick(len(live))] if len(live) > 1 else None
-
-    async def kill_raas(self) -> None:
-        raas = self._any_raas()
-        if raas is not None:
-            self._end(raas)
-            await asyncio.sleep(AWAY_S)
-            if not self.finished:
-                self._join(raas.uid)
-
-    def _end(self, raas: SimulatedRaaS) -> None:
-        raas.die()
-        self.past_raas.append(raas)
-        del self.raas[raas.uid]
-
-    async def silence_raas(self) -> None:
-        raas = self._any_raas()
-        if raas is not None:
-            raas.silent = True
-            await asyncio.sleep(SILENT_S)
-            raas.silent = False
-
-    async def mute_raas(self) -> None:
-        raas = self._any_raas()
-        if raas is not None:
-            raas.mute = True
-            await asyncio.sleep(MUTE_S)
-            if not (raas.dead or self.finished):
-                self._end(raas)
-                self._join(raas.uid)
-
-    async def join(self) -> None:
-        self._join(f"raas-{self._processes}")
-
-    async def leave(self) -> None:
-        raas = self._any_raas()
-        if raas is None:
-            return
-        raas.leaving = True
-        while not raas.dead and not self.finished:
-            with suppress(PeerError, DeadlineError):
-                await self.ask("deregister_raas", m.DeregisterRaaSRequest(uid=raas.uid, drain=True), raas)
-                break
-            await asyncio.sleep(0.5)
-        # it stays to finish what it has, then ends
-        await self._until(lambda: not raas.running or raas.dead)
-        await asyncio.sleep(2.0)
-        if not raas.dead:
-            self._end(raas)
-
-    async def kill_trainer(self) -> None:
-        trainer = self._any_trainer()
-        if self._cut(trainer):
-            await asyncio.sleep(AWAY_S)
-            if not self.finished:
-                self._begin_trainer(trainer)
-
-    async def lose_trainer(self) -> None:
-        trainer = self._any_trainer()
-        others = [other for other in self.trainers if other is not trainer and not (other.lost or other.doomed)]
-        if others and trainer.learnt.version and self._cut(trainer):
-            if self.choices.pick(2):
-                trainer.doomed = True
-                self._begin_trainer(trainer)
-                await self._until(lambda: trainer.lost or self.finished)
-            trainer.lost = True
-            if self.choices.pick(2):
-                await self._tell_without(trainer)
-
-    async def _tell_without(self, trainer: SimulatedTrainer) -> None:
-        """The launcher says so of a trainer that it does not start again."""
-        while not self.finished:
-            with suppress(PeerError, DeadlineError):
-                await self.ask("deregister_trainer", m.DeregisterTrainerRequest(model_id=trainer.model_id))
-                return
-            await asyncio.sleep(0.5)
-
-    def _any_trainer(self) -> SimulatedTrainer:
-        return self.trainers[self.choices.pick(len(self.trainers)) if len(self.trainers) > 1 else 0]
-
-    def _cut(self, trainer: SimulatedTrainer) -> bool:
+    def cut(self, trainer: SimulatedTrainer) -> bool:
         """End a trainer's life; False where it has none now."""
         life = self._lives[trainer.model_id]
         if life.done():
@@ -379,21 +314,24 @@ class World:
         trainer.waiting_since = None
         return True
 
-    async def bad_request(self) -> None:
-        requests: list[tuple[str, Any]] = [
-            ("ready", m.ReadyRequest(train_batch_size=4, sender_endpoint="h:1", model_id="phantom", recovered_step=0)),
-            ("ready", m.ReadyRequest(train_batch_size=1, sender_endpoint="h:1", model_id="model0", recovered_step=-1)),
-            ("notify_version", m.NotifyVersionRequest(version=10**6, step=10**6, model_id="model0")),
-            ("batch", m.BatchRequest(model_id="phantom", version=0, timeout=1.0)),
-            ("register_raas", m.RegisterRaaSRequest(uid="", raas_url="")),
-            ("deregister_trainer", m.DeregisterTrainerRequest(model_id="phantom")),
-        ]
-        method, request = requests[self.choices.pick(len(requests))]
-        try:
-            await self.ask(method, request)
-        except (CallerError, ConflictError, PeerError, DeadlineError):
-            return
-        self.wrong("refused", f"{method} accepts {request}")
+    def lives(self, trainer: SimulatedTrainer) -> bool:
+        """Is it there, or has it ended well?"""
+        return trainer.done or not self._lives[trainer.model_id].done()
+
+    def end(self, raas: SimulatedRaaS) -> None:
+        """Kill a RaaS process."""
+        raas.die()
+        self.past_raas.append(raas)
+        del self.raas[raas.url]
+
+    async def _befall(self) -> None:
+        mishaps, kinds = self.scenario.mishaps, self.scenario.mishaps.kinds()
+        while len(self.mishaps) < mishaps.most:
+            await asyncio.sleep(mishaps.every_s)
+            kind = kinds[self.choices.pick(len(kinds))]
+            if kind != "none":
+                self.mishaps.append((self.loop.time(), kind))
+                self.go(MISHAPS[kind](self), kind)
 
     # ---- what the peers see ----------------------------------------------------------------------------------------
 
@@ -420,14 +358,15 @@ class World:
         self._waiting(service, still)
         self._deadlocked(service, still)
         self._unused(service, still)
+        self._names.look([(instance.uid, instance.url) for instance in service.pool.live], self._by_url)
         self._patience.look(now, still)
 
     def _idle(self, service: AstraFlow, still: dict[tuple[str, str], tuple[float, str]]) -> None:
         """A RaaS has room and the bound lets a group start."""
         checks, steps = self.checks, {t.model_id: t.steps for t in self.trainers}
         for instance in service.pool.serving:
-            raas = self.raas.get(instance.uid)
-            if raas is None or raas.silent or raas.mute or len(raas.running) >= raas.concurrency:
+            raas = self.raas.get(instance.url)
+            if raas is None or raas.silent or raas.mute or raas.taken >= raas.concurrency:
                 continue
             room = [
                 checks.credit(model_id, steps[model_id].get(state.number, -1))
@@ -437,7 +376,7 @@ class World:
             # one that was just started anew serves nothing, until it has registered the pool has its predecessor
             credit = min(room, default=0)
             if credit > 0:
-                text = f"has room for {raas.concurrency - len(raas.running)} groups, and {credit} may start"
+                text = f"has room for {raas.concurrency - raas.taken} groups, and {credit} may start"
                 # where leases are given out all the time, each look may find the moment before one
                 still["starvation", f"{raas.uid}, {checks.leases} leases in all"] = (PATIENCE_S, text)
 
