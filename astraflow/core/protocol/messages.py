@@ -142,6 +142,9 @@ class EvalResults(
     overall_avg_at_k: float
     overall_pass_at_k: float
     version: int = 0
+    """The asking policy's."""
+    versions: dict[str, int] = {}
+    """model_id → version, of every policy: what was scored is all of them together."""
 
 
 class NotifyVersionReply(Ok, frozen=True, kw_only=True):
