@@ -59,6 +59,8 @@ class ReadyRequest(Request, frozen=True, kw_only=True):
     recovered_step: int | None = None
     manifest: Manifest | None = None
     """Version 0's; absent on recovery."""
+    incarnation: str = ""
+    """A text that every process makes for itself: a repetition that comes late is told from a trainer that is back."""
 
 
 class ReadyReply(Ok, frozen=True, kw_only=True):
