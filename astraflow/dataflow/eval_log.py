@@ -1,12 +1,14 @@
 """Samples of evaluation rounds for people: `<run_dir>/evaluations/version_%06d.jsonl`, one JSON line a sample.
 
+Of several policies a round scores all versions together, so its file is named by all: `solver_000003-checker_000007`.
+
 The first rows of each dataset are kept, so the same prompts can be compared from version to version.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +44,11 @@ class EvalLog:
         """Forget a round that has no result."""
         self._lines = []
 
-    def collect(self, version: int) -> Callable[[], None]:
-        """Take what a round left; the returned function writes it (in any thread)."""
+    def collect(self, versions: Mapping[str, int]) -> Callable[[], None]:
+        """Take what a round of these versions left; the returned function writes it (in any thread)."""
         lines, self._lines = self._lines, []
         lines.sort(key=lambda line: (line["dataset"], line["row"], line["greedy"], line["sample"]))
-        return lambda: self._write(version, lines)
+        return lambda: self._write(versions, lines)
 
     def _sample(self, episode: EpisodeResult) -> dict[str, Any]:
         if isinstance(episode, Failed):
@@ -67,13 +69,15 @@ class EvalLog:
             ],
         }
 
-    def _write(self, version: int, lines: Sequence[dict[str, Any]]) -> None:
+    def _write(self, versions: Mapping[str, int], lines: Sequence[dict[str, Any]]) -> None:
         if self._directory is None or not lines:
             return
-        path = self._directory / f"version_{version:06d}.jsonl"
-        body = b"".join(msgspec.json.encode({"version": version, **line}) + b"\n" for line in lines)
+        whole = {"version": next(iter(versions.values()))} if len(versions) == 1 else {"versions": dict(versions)}
+        body = b"".join(msgspec.json.encode({**whole, **line}) + b"\n" for line in lines)
+        named = [(model_id if len(versions) > 1 else "version", number) for model_id, number in versions.items()]
+        path = self._directory / f"{'-'.join(f'{word}_{number:06d}' for word, number in named)}.jsonl"
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             write_whole(path, body)
         except OSError as error:  # people read this, and it ends no run
-            log.warning("the samples of version %d's evaluation are not kept: %s: %s", version, path, error.strerror)
+            log.warning("the samples of an evaluation are not kept: %s: %s", path, error.strerror)

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -177,6 +178,7 @@ class EvalRound:
             overall_avg_at_k=float(np.mean([d.avg_at_k for d in datasets.values()])),
             overall_pass_at_k=float(np.mean([d.pass_at_k for d in datasets.values()])),
             version=max(self.versions.values(), default=0),
+            versions=self.versions,
         )
 
     def _pinned(self, result: GroupResult) -> bool:
@@ -277,22 +279,24 @@ class Evaluation:
         return self._round is not None
 
     @property
-    def progress(self) -> dict[str, int] | None:
-        """{done, total, version} of the running round."""
+    def progress(self) -> dict[str, Any] | None:
+        """{done, total, version, versions} of the running round; version is the highest of the policies'."""
         r = self._round
-        return None if r is None else {"done": r.done, "total": r.total, "version": max(r.versions.values())}
+        if r is None:
+            return None
+        return {"done": r.done, "total": r.total, "version": max(r.versions.values()), "versions": r.versions}
 
     async def run(self, versions: Sequence[Published]) -> m.EvalResults | None:
         """Score these versions; None where there are no datasets. DeadlineError after the round's timeout.
 
-        Asked again for the version that was scored last, it answers with that round's results.
+        Asked again for the very versions, of all policies, that were scored last, it answers with that round's results.
         """
         if not self._sets:
             return None
         who = "evaluation of " + ", ".join(f"{p.model_id} version {p.version}" for p in versions)
         numbers = {p.model_id: p.version for p in versions}
         async with self._lock:
-            if self.last is not None and self.last.version == max(numbers.values()):
+            if self.last is not None and self.last.versions == numbers:
                 return self.last
             self._rounds += 1
             self._round = EvalRound(self._rounds, numbers, self._sets, self._next_group_id)
@@ -304,7 +308,7 @@ class Evaluation:
             try:
                 with self._spans.span("evaluate", version=max(numbers.values()), tasks=self._round.total):
                     await self._waits.until(who, self._waits_on, self._timeout_s, self._finished(self._round))
-                await asyncio.to_thread(self._log.collect(max(numbers.values())))
+                await asyncio.to_thread(self._log.collect(numbers))
                 # the bootstrap of large datasets takes a while
                 self.last = await asyncio.to_thread(self._round.results, self._seed)
             finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import msgspec
 
@@ -22,6 +23,27 @@ KEPT_VERSIONS = 8
 
 MOST_SKIPPED = 1 << 16
 """Version numbers that an announcement may leave out: the step of each is remembered."""
+
+
+class Stage(StrEnum):
+    """Where a policy's trainer is in its life. Whether it is absent meanwhile is known by `attendance`.
+
+    awaited ──/ready──► ready ──/notify_version──► announced ──/notify_version──┐
+                          ▲                         │      ▲◄──────────────────┘
+                     (the same again)               │      │ /notify_version
+                                                /ready at a step
+                                                    ▼      │
+                                                 restored ─┘  (the same again; at another step)
+    """
+
+    AWAITED = "awaited"
+    """No trainer has called /ready."""
+    READY = "ready"
+    """A fresh one has; its version 0 is not announced."""
+    RESTORED = "restored"
+    """One is back at a step; what it was restored to is not announced, so nothing can be rolled out."""
+    ANNOUNCED = "announced"
+    """It has a current version."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -123,6 +145,15 @@ class Policy:
     """The highest number seen, of any lineage: the next one is above it."""
 
     @property
+    def stage(self) -> Stage:
+        """Where its trainer is."""
+        if self.current is not None:
+            return Stage.ANNOUNCED
+        if self.ready is None:
+            return Stage.AWAITED
+        return Stage.READY if self.ready.recovered_step is None else Stage.RESTORED
+
+    @property
     def step(self) -> int:
         """v, the last trained step."""
         if self.current is not None:
@@ -183,8 +214,12 @@ class Policies:
         """
         policy = self.get(request.model_id)
         recovering = request.recovered_step is not None
-        if policy.ready is not None and policy.ready != request and not recovering:
+        if policy.ready is not None and not recovering and not _same(policy.ready, request):
             raise ConflictError(f"another trainer of '{request.model_id}' is registered; nothing was changed")
+        if recovering and policy.ready == request and request.incarnation and policy.stage is Stage.ANNOUNCED:
+            raise ConflictError(
+                f"this trainer of '{request.model_id}' has announced a version since: what it asked before is over"
+            )
         if request.train_batch_size < 1 or request.train_batch_size % policy.n_samples:
             raise CallerError(
                 f"train_batch_size {request.train_batch_size} is not a multiple of n_samples {policy.n_samples}"
@@ -200,7 +235,9 @@ class Policies:
     def is_retry(self, request: ReadyRequest) -> bool:
         """Was this registration made already? A trainer that was restored at one state twice asks the same twice."""
         policy = self.get(request.model_id)
-        return policy.ready == request and (request.recovered_step is None or policy.current is None)
+        if policy.ready is None or request.recovered_step is None:
+            return policy.ready is not None and _same(policy.ready, request)
+        return policy.ready == request and policy.stage is Stage.RESTORED
 
     def replay_ready(self, request: ReadyRequest, seen: int = -1) -> None:
         """A trainer registered, now or as the log says. A restored one abandons the versions of later steps.
@@ -275,6 +312,11 @@ class Policies:
             raise ConflictError(f"step {request.step} of {name} does not follow step {policy.step}")
         if request.step == policy.step + 1 and not served:
             raise ConflictError(f"step {request.step} of {name} was trained on no batch: none is served")
+
+
+def _same(one: ReadyRequest, other: ReadyRequest) -> bool:
+    """Do they say the same, from whichever process?"""
+    return msgspec.structs.replace(one, incarnation=other.incarnation) == other
 
 
 def _near(version: int, policy: Policy) -> None:

@@ -28,6 +28,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from astraflow.core.data.trajectory import EpisodeResult, Row
 from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import RaaSClient
@@ -506,10 +508,14 @@ class AstraFlow:
                 published = [self.pool.versions.newest(p.model_id) or p.previous for p in self.policies.all]
                 versions = [version for version in published if version is not None]
                 try:
-                    return await self.evaluation.run(versions)
+                    results = await self.evaluation.run(versions)
                 except ConflictError:
                     if policy.version != request.version:
                         raise
+                    continue
+                if results is None:
+                    return None
+                return msgspec.structs.replace(results, version=results.versions.get(policy.model_id, results.version))
 
     async def _all_started(self, request: m.NotifyVersionRequest) -> None:
         """Wait for every policy's first version: an evaluation holds the versions of all whose trainers are there."""

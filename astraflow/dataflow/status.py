@@ -99,7 +99,7 @@ class StatusBoard:
             "issued": counters.issued,
             "trained": counters.trained,
             "dropped": {reason.value: n for reason, n in counters.dropped.items()},
-            "eval": None if last is None else _figures(last),
+            "eval": None if last is None else _figures(last, policy.model_id),
             "eval_progress": self.evaluation.progress,
         }
 
@@ -115,9 +115,9 @@ class StatusBoard:
         return f"RaaS: {pool}; {self.books.refill(model_id).describe()}"
 
 
-def _figures(results: EvalResults) -> dict[str, Any]:
+def _figures(results: EvalResults, model_id: str) -> dict[str, Any]:
     return {
-        "version": results.version,
+        "version": results.versions.get(model_id, results.version),
         "avg@k": results.overall_avg_at_k,
         "pass@k": results.overall_pass_at_k,
         "datasets": {
