@@ -304,11 +304,12 @@ class RaaSPool:
 
     # ---- failures of groups ----------------------------------------------------------------------------------------
 
-    def group_succeeded(self, key: str, seconds: float, now: float) -> None:
-        """A group of an instance came back with an episode, `seconds` after it was leased."""
+    def group_succeeded(self, key: str, seconds: float | None, now: float) -> None:
+        """A group of an instance came back with an episode, `seconds` after it was leased; None: not measured."""
         instance = self._by_key.get(key)
         if instance is not None:
-            self.speeds.finished(key, seconds, now)
+            if seconds is not None:
+                self.speeds.finished(key, seconds, now)
             self._quarantine.succeeded(instance.uid)
 
     def group_failed(self, key: str, reason: str, now: float) -> bool:
