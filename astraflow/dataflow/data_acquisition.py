@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from astraflow.core.config.ids import id_with
 from astraflow.core.data import Failed, Group, LeaseId
 from astraflow.core.data.trajectory import EpisodeResult, GroupResult, Row
 from astraflow.core.protocol import messages as m
@@ -186,7 +187,7 @@ class DataAcquisition:
 
     def task_id(self, entry: Entry) -> str:
         """What a RaaS knows a lease by: it remembers tasks whose results were fetched, and runs none of them twice."""
-        return f"{self._rows[entry.prompt_id]['task_id']}#{entry.group_id}.{entry.leases}"
+        return id_with(str(self._rows[entry.prompt_id]["task_id"]), f"#{entry.group_id}.{entry.leases}")
 
     def _abandoned(self, group: Group) -> bool:
         steps = self._policies.get(group.model_id).steps
