@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from astraflow.core.config import ExperimentConfig, OpenSection, Section, struct_field
+from astraflow.core.config.ids import why_no_id
 from astraflow.core.data import GenerationHyperparameters
 
 
@@ -291,6 +292,9 @@ class DataflowConfig(Section):
     def _names(self) -> Self:
         if "rollout_dataset" in self.mixture:
             raise ValueError("mixture: the name rollout_dataset is the first dataset's; choose another")
+        for section, names in {"mixture": self.mixture, "eval_datasets": self.eval_datasets}.items():
+            for why in filter(None, map(why_no_id, names)):
+                raise ValueError(f"{section}: the name {why}")
         for name, dataset in self.eval_datasets.items():
             if dataset.eval_workflow not in self.eval_workflows:
                 known = ", ".join(sorted(self.eval_workflows)) or "none"

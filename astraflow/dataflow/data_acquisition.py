@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from astraflow.core.config.ids import id_with
 from astraflow.core.data import Failed, Group, LeaseId
 from astraflow.core.data.trajectory import EpisodeResult, GroupResult, Row
 from astraflow.core.protocol import messages as m
@@ -28,7 +29,6 @@ from astraflow.dataflow.ledger import (
     Curate,
     DropReason,
     Entry,
-    Expire,
     Finish,
     Issue,
     Lease,
@@ -98,6 +98,8 @@ class DataAcquisition:
         self._clock = clock
         self._session_key = session_key
         self._affinity = Affinity()
+        # when these began is known by a clock that is no more
+        self._taken_over = set(books.ledger.take_over(clock() + lease_s))
         self._ignored: dict[tuple[str, str], None] = {}
         """The newest results without a lease: who returned which."""
 
@@ -140,7 +142,9 @@ class DataAcquisition:
 
     def expire(self) -> None:
         """Requeue what no RaaS answered in time. Who took it has failed: others are to have what it would take next."""
-        moved = self._books.record(Expire(self._clock()))
+        late = self._books.ledger.late(self._clock())
+        owners = dict.fromkeys(lease.owner for lease in late)
+        moved = [moved for owner in owners for moved in self._books.record(LoseLeases.of(owner, late))]
         if moved:
             log.warning("%d leases are over their deadline and back in the queue", len(moved))
         for lost in moved:
@@ -183,7 +187,7 @@ class DataAcquisition:
 
     def task_id(self, entry: Entry) -> str:
         """What a RaaS knows a lease by: it remembers tasks whose results were fetched, and runs none of them twice."""
-        return f"{self._rows[entry.prompt_id]['task_id']}#{entry.group_id}.{entry.leases}"
+        return id_with(str(self._rows[entry.prompt_id]["task_id"]), f"#{entry.group_id}.{entry.leases}")
 
     def _abandoned(self, group: Group) -> bool:
         steps = self._policies.get(group.model_id).steps
@@ -209,7 +213,7 @@ class DataAcquisition:
             self._books.arrived(group_id, item.result)
             row = self._rows[entry.prompt_id]
             occurrence = Occurrence(group_id, entry.prompt_id, str(row["task_id"]), entry.epoch)
-            seconds = self._clock() - (entry.deadline - self._lease_s)
+            seconds = self._seconds(entry)
             outcomes, drop = self._curate(key, occurrence, item.result, seconds)
             if entry.only is not None:
                 outcomes = [outcome for outcome in outcomes if outcome.key == entry.only]
@@ -234,6 +238,13 @@ class DataAcquisition:
                         early = True
         return early
 
+    def _seconds(self, entry: Entry) -> float | None:
+        """How long its lease has lasted; None for one that an earlier process gave."""
+        if entry.lease in self._taken_over:
+            self._taken_over.remove(entry.lease)
+            return None
+        return self._clock() - (entry.deadline - self._lease_s)
+
     def _ignore(self, key: str, item: m.PulledItem) -> None:
         """Count a result without a lease, once however often it comes."""
         if (key, item.task_id) in self._ignored:
@@ -252,7 +263,7 @@ class DataAcquisition:
     def expects(self, key: str) -> bool:
         return True  # the poll is the sign of life too
 
-    def _judge(self, key: str, result: GroupResult, seconds: float) -> None:
+    def _judge(self, key: str, result: GroupResult, seconds: float | None) -> None:
         """What a result says of the instance that it came from. A cut group says nothing."""
         failed = [e for e in result.episodes if isinstance(e, Failed)]
         if len(failed) < len(result.episodes):
@@ -266,7 +277,7 @@ class DataAcquisition:
             log.error("RaaS %s gets no work: %s", key, instance.reason if instance is not None else "")
 
     def _curate(
-        self, key: str, occurrence: Occurrence, result: GroupResult | None, seconds: float
+        self, key: str, occurrence: Occurrence, result: GroupResult | None, seconds: float | None
     ) -> tuple[list[Outcome], DropReason | None]:
         if result is None:
             return [], DropReason.REJECTED

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from astraflow.core.config.ids import id_with
 from astraflow.core.data import Failed, LeaseId, Trajectory
 from astraflow.core.data.trajectory import EpisodeResult, GroupResult, Row
 from astraflow.core.observability.spans import SpanLog
@@ -205,7 +206,7 @@ def _tasks(number: int, sets: Sequence[EvalSet], group_id: int) -> Iterable[Eval
         for index, row in enumerate(s.rows):
             for greedy in [False] * s.repeat + [True] * s.greedy:
                 task = m.Task(
-                    task_id=f"eval-{number}/{s.name}/{row['task_id']}#{group_id}.1",
+                    task_id=id_with(f"eval-{number}/{s.name}/{row['task_id']}", f"#{group_id}.1"),
                     group_id=group_id,
                     data=row,
                     n_samples=1 if greedy else s.n_samples,

@@ -182,6 +182,21 @@ class Ledger:
         entry = self._entries.get(lease.group_id)
         return entry is not None and entry.holds(lease)
 
+    def late(self, now: float) -> list[LeaseId]:
+        """Leases whose deadline is over, by the clock of this process."""
+        leased = (self._entries[group_id] for held in self._leased.values() for group_id in held)
+        return [entry.lease for entry in leased if entry.deadline <= now]
+
+    def take_over(self, deadline: float) -> list[LeaseId]:
+        """Give the leases that outlived their process a deadline of this one's clock; returns them.
+
+        No event, since nothing in a log may depend on a clock: that of a process says nothing to another.
+        """
+        taken = [self._entries[group_id] for held in self._leased.values() for group_id in held]
+        for entry in taken:
+            entry.deadline = deadline
+        return [entry.lease for entry in taken]
+
     def queued(self, most: int) -> list[int]:
         """The next occurrences to lease, in order."""
         return list(islice(self._queue, most))

@@ -82,7 +82,7 @@ class Lease(msgspec.Struct, frozen=True, tag=True):
     group_ids: tuple[int, ...]
     owner: str
     deadline: float
-    """Time after which the lease is lost."""
+    """Time after which the lease is lost, by the clock of the process that recorded it: of no meaning to another."""
 
 
 class LoseLeases(msgspec.Struct, frozen=True, tag=True):
@@ -109,7 +109,7 @@ class LoseLeases(msgspec.Struct, frozen=True, tag=True):
 
 
 class Expire(msgspec.Struct, frozen=True, tag=True):
-    """Time passed: leases whose deadline is over are lost."""
+    """Time passed: leases whose deadline is over are lost. Only old logs have it: now LoseLeases names the leases."""
 
     now: float
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from astraflow.core.config.ids import why_no_id
 from astraflow.core.protocol.http import is_address
 from astraflow.core.protocol.messages import RegisterRaaSRequest
 from astraflow.dataflow.farewells import Farewells
@@ -208,7 +209,11 @@ class RaaSPool:
             raise CallerError(f"capabilities.models must be a list of names, got {models!r}")
         if not set(self.model_ids) <= set(models):
             raise CallerError(f"capabilities.models {models!r} lack one of {', '.join(self.model_ids)}")
-        return concurrency, models, str(capabilities.get("incarnation", ""))
+        incarnation = str(capabilities.get("incarnation", ""))
+        for name, ids in (("models", models), ("incarnation", [incarnation] if incarnation else [])):
+            if why := next(filter(None, map(why_no_id, ids)), None):
+                raise CallerError(f"capabilities.{name}: {why}")
+        return concurrency, models, incarnation
 
     def prepared(self, key: str, now: float) -> None:
         """Its workflows are set up: it may get work, unless its name is in quarantine, or has died once too often."""
@@ -319,11 +324,12 @@ class RaaSPool:
 
     # ---- failures of groups ----------------------------------------------------------------------------------------
 
-    def group_succeeded(self, key: str, seconds: float, now: float) -> None:
-        """A group of an instance came back with an episode, `seconds` after it was leased."""
+    def group_succeeded(self, key: str, seconds: float | None, now: float) -> None:
+        """A group of an instance came back with an episode, `seconds` after it was leased; None: not measured."""
         instance = self._by_key.get(key)
         if instance is not None:
-            self.speeds.finished(key, seconds, now)
+            if seconds is not None:
+                self.speeds.finished(key, seconds, now)
             self._quarantine.succeeded(instance.uid)
 
     def group_failed(self, key: str, reason: str, now: float) -> bool:

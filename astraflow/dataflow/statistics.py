@@ -34,15 +34,17 @@ class RolloutStatistics:
         self._tokens = 0
         self._trajectories = 0
         self._groups = 0
+        """That were measured."""
         self._seconds = 0.0
         self._stops: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
 
-    def finished(self, result: GroupResult, seconds: float) -> None:
-        """An occurrence ended, `seconds` after it was leased."""
+    def finished(self, result: GroupResult, seconds: float | None) -> None:
+        """An occurrence ended, `seconds` after it was leased; None: not measured."""
         before = self._tokens
-        self._groups += 1
-        self._seconds += seconds
+        if seconds is not None:
+            self._groups += 1
+            self._seconds += seconds
         for episode in result.episodes:
             if isinstance(episode, Failed):
                 self._lost[word(episode.reason)] += 1

@@ -18,6 +18,7 @@ import msgspec
 from pydantic import create_model
 
 from astraflow.core.config import ExperimentConfig, Section, Tree, build, load_tree
+from astraflow.core.config.ids import MAX_ID
 from astraflow.core.data import GenerationHyperparameters
 from astraflow.dataflow.config import DataflowConfig, EvalDatasetConfig, WorkflowConfig
 from astraflow.errors import ConfigError, DataError, suggestion
@@ -29,7 +30,7 @@ TRAINER_BASE = "trainer_base"
 SHORTHANDS = {"seed": "experiment.seed"}
 """Override keys that stand for a longer path."""
 
-_MODEL_ID = re.compile(r"[A-Za-z0-9_-]+")
+_MODEL_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_ID}}}")
 
 
 class RunSections(Section):
@@ -200,7 +201,8 @@ def _model_ids(tree: Tree) -> list[str]:
         if not _MODEL_ID.fullmatch(model_id) or model_id == "base":
             where = tree.origin(f"raas.models.{model_id}")
             raise ConfigError(
-                f"{where}: raas.models.{model_id}: a model is named by letters, digits, '_', '-'; not 'base'"
+                f"{where}: raas.models.{model_id}: a model is named by at most {MAX_ID} letters, digits, '_', '-'; "
+                "not 'base'"
             )
     known = [TRAINER_BASE, *(f"{TRAINER}{model_id}" for model_id in model_ids)]
     for key in tree.values if model_ids else ():

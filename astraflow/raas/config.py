@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from astraflow.core.config import ExperimentConfig, Section, struct_field
+from astraflow.core.config.experiment import Name
 from astraflow.core.data import GenerationHyperparameters
 
 
@@ -80,5 +81,5 @@ class RaaSSettings(Section):
     """model_id → Hugging Face directory: the architecture, and the weights until version 0 is pulled."""
     tokenizer_path: str
     dataflow_urls: list[str]
-    uid: str
+    uid: Name
     run_dir: str

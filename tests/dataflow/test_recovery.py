@@ -16,6 +16,7 @@ from astraflow.dataflow.audit import audit
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.ledger import State
 from astraflow.dataflow.scripted import Outcome, Rehearsal, ScriptedRaaS, ScriptedTrainer, example_rows
+from astraflow.dataflow.service import LEASE_FACTOR
 from astraflow.dataflow.store import LedgerStore
 from astraflow.errors import ConfigError, ConflictError
 
@@ -457,6 +458,48 @@ async def test_a_raas_that_lives_on_keeps_its_work_when_dataflow_is_started_agai
         await again.train()
         assert (ledger.counters.lost_leases, ledger.counters.orphans) == (0, 0)
         second.service.pool.validate()
+
+
+@pytest.mark.parametrize("shift", [-5e5, 0.0, 5e5])
+@synchronous
+async def test_a_lease_outlives_its_clock(run: Run, shift: float) -> None:
+    """The next Dataflow runs on another machine, or after a reboot: its clock has nothing to do with that before."""
+    now = 1e6
+    lease_s = LEASE_FACTOR * run.settings.dataflow.episode_timeout_s
+    peer = raas("a", hold=True)
+
+    def dataflow() -> Rehearsal:
+        return Rehearsal(run.settings, store=LedgerStore(run.path / "ledger"), clock=lambda: now)
+
+    async with dataflow().running() as first:
+        await first.join(peer, incarnation="one")
+        trainer = first.trainer(2 * B)
+        await trainer.begin()
+        await until(lambda: len(peer.running) == 8)
+    now += shift
+    async with dataflow().running() as second:
+        ledger = second.service.books.ledger
+        await second.join(peer, incarnation="one")
+        second.service.acquisition.expire()
+        assert ledger.counters.lost_leases == 0
+        now += 5.0
+        await peer.finish(list(peer.running)[:2])
+        await until(lambda: ledger.counters.states[State.READY] == 2)
+        [instance] = (await second.client.raas_pool())["instances"]
+        assert instance["group_s"] is None  # nobody knows how long it took
+        now += lease_s - 6.0
+        second.service.acquisition.expire()
+        assert ledger.counters.lost_leases == 0
+        now += 1.0  # the whole of a lease after it was taken over
+        second.service.acquisition.expire()
+        assert ledger.counters.lost_leases == 6
+        ledger.validate()
+        left = ledger.snapshot()
+    now -= shift
+    async with dataflow().running() as third:  # the log says what was lost, whatever the time is
+        assert third.service.books.ledger.counters.lost_leases >= left.lost_leases
+        third.service.books.ledger.validate()
+    assert audit(run.path / "ledger").conserved
 
 
 @synchronous

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from astraflow.core.config.ids import checked_id
 from astraflow.core.config.section import Section
+
+Name = Annotated[str, AfterValidator(checked_id)]
+"""1 to 128 printable ASCII characters."""
 
 WireDtype = Literal["float32", "bfloat16", "float16"]
 
@@ -14,9 +18,9 @@ WireDtype = Literal["float32", "bfloat16", "float16"]
 class ExperimentConfig(Section):
     """Identity of the run and the model it starts from."""
 
-    experiment_name: str = Field(min_length=1)
+    experiment_name: Name
     """Groups runs of one question."""
-    trial_name: str = Field(min_length=1)
+    trial_name: Name
     """One run of it."""
     fileroot: str
     """The run directory: everything the run leaves is under it."""

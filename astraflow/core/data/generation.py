@@ -8,6 +8,7 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
+from astraflow.core.data.ids import Id
 from astraflow.errors import DataError
 
 
@@ -81,17 +82,17 @@ class GenerationHyperparameters(msgspec.Struct, frozen=True, forbid_unknown_fiel
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One generation to make."""
 
-    rid: str
+    rid: Id
     """Unique id; the same rid twice is one request."""
     input_ids: np.ndarray
     """int32 [P], the exact context."""
     gconfig: GenerationHyperparameters = GenerationHyperparameters()
     """How to sample; n_samples is not looked at here."""
-    model_id: str = "default"
+    model_id: Id = "default"
     """The policy that answers."""
     metadata: dict[str, Any] = {}
     """Carried along for logs; never changes the result."""
-    affinity: str | None = None
+    affinity: Id | None = None
     """Requests of one affinity share a prefix (a group, a session): route them together."""
 
     def check(self) -> Self:

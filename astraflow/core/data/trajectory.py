@@ -14,6 +14,7 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
+from astraflow.core.config.ids import EXPECTED, why_no_id
 from astraflow.core.data.generation import ModelResponse, StopReason
 from astraflow.errors import DataError
 
@@ -135,6 +136,9 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         where = f"trajectory {self.sample_id!r:.60} of task {self.task_id}"
         if not isinstance(self.sample_id, int | np.integer) or not 0 <= self.sample_id <= INT64_MAX:
             raise DataError(f"{where}: sample_id is not a number of 0 to {INT64_MAX}")
+        for name in ("task_id", "model_id", "agent"):
+            if not isinstance(text := getattr(self, name), str) or (text and why_no_id(text)):
+                raise DataError(f"{where}: {name} is {text!r:.60}, expected {EXPECTED}")
         if not isinstance(self.turns, tuple | list) or not self.turns:
             raise DataError(f"{where} has no turns: {self.turns!r:.60}, expected a tuple of Turn")
         for number, turn in enumerate(self.turns):

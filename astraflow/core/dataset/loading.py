@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from astraflow.core.config.ids import why_no_id
 from astraflow.core.data.trajectory import Row
 from astraflow.core.dataset.registry import DATASET_REGISTRY
 from astraflow.core.text.tokenizer import Tokenizer
@@ -86,6 +87,8 @@ def check_row(row: Any, where: str) -> None:
             raise DataError(f"{where} has no column '{column}'; it has: {', '.join(map(str, row))}")
         if not isinstance(row[column], kind):
             raise DataError(f"{where}: column '{column}' is a {type(row[column]).__name__}, expected {kind.__name__}")
+    if (why := why_no_id(row["task_id"])) is not None:
+        raise DataError(f"{where}: column 'task_id' {why}")
     for column in REWARD_ARGUMENTS:
         if column in row:
             raise DataError(f"{where}: column '{column}' has the name of a reward function's argument; rename it")

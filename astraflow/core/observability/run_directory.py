@@ -4,7 +4,7 @@ config.yaml                 resolved configuration
 token                       bearer token of the run, mode 0600
 lock                        held by the launcher while the run lives
 settings/<process>.json     what each process was given
-endpoints/<process>.json    what each process announced after binding its socket: {name, url, pid, started, host}
+endpoints/<process>.json    what each process announced after binding its socket: {name, url, pid, started, host, boot}
 logs/<process>.log          its stderr and stdout
 metrics.jsonl               one line a training step; where several models are trained, of the first one's
 metrics-<model_id>.jsonl    of each further one's
@@ -50,11 +50,13 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     """When it started, as `process_start` tells it: a pid is given out again, a pid with a start time is not."""
     host: str = ""
     """Name of its machine: the pid means something only there."""
+    boot: str = ""
+    """Which start of the machine `started` counts from, as `boot_id` tells it; empty where it is not known."""
 
     @property
     def here(self) -> bool:
-        """Is it a process of this machine?"""
-        return self.host in ("", socket.gethostname())
+        """Is it a process of this machine, since its last start?"""
+        return self.host in ("", socket.gethostname()) and self.boot in ("", boot_id())
 
     @property
     def alive(self) -> bool:
@@ -180,8 +182,8 @@ class RunDirectory:
         """Say where this process listens. Call it after the socket is bound; readers never see half a file."""
         path = self._announcement(name)
         draft = path.with_name(f".{path.name}.{os.getpid()}")
-        pid = os.getpid()
-        announcement = Announcement(name=name, url=url, pid=pid, started=process_start(pid), host=socket.gethostname())
+        pid, host = os.getpid(), socket.gethostname()
+        announcement = Announcement(name=name, url=url, pid=pid, started=process_start(pid), host=host, boot=boot_id())
         draft.write_bytes(msgspec.json.encode(announcement))
         draft.replace(path)
 
@@ -240,6 +242,14 @@ class RunDirectory:
 
     def _announcement(self, name: str) -> Path:
         return self.root / "endpoints" / f"{_checked(name)}.json"
+
+
+def boot_id() -> str:
+    """Name of the machine's last start; empty where it has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
 
 
 def process_start(pid: int) -> int | None:

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Meta
 
 from astraflow.core.data import Batch, LeaseId, Manifest, ModelRequest, StopReason
+from astraflow.core.data.ids import Id, OptionalId
 from astraflow.core.data.trajectory import GroupResult, Row
 
 Blob = bytes
@@ -54,7 +55,7 @@ class ReadyRequest(Request, frozen=True, kw_only=True):
     """Samples per step."""
     sender_endpoint: str
     """host:port of the weight sender agent."""
-    model_id: str = "default"
+    model_id: Id = "default"
     recovered_version: int = 0
     recovered_step: int | None = None
     manifest: Manifest | None = None
@@ -70,7 +71,7 @@ class ReadyReply(Ok, frozen=True, kw_only=True):
 class BatchRequest(Request, frozen=True, kw_only=True):
     """GET /batch carries these as query parameters."""
 
-    model_id: str = "default"
+    model_id: Id = "default"
     version: int = 0
     """The version the trainer holds: the batch is the one that makes the next."""
     timeout: float = 60.0
@@ -87,7 +88,7 @@ class NotifyVersionRequest(Request, frozen=True, kw_only=True):
     step: int
     """The training step that made the version; 0 at the start."""
     run_eval: bool = False
-    model_id: str = "default"
+    model_id: Id = "default"
     manifest: Manifest | None = None
     last: bool = False
     """No batch will be asked for after this version: several policies go on without this one."""
@@ -96,7 +97,7 @@ class NotifyVersionRequest(Request, frozen=True, kw_only=True):
 class SaveBufferRequest(Request, frozen=True, kw_only=True):
     """A cut of ledger, buffer and cursor is to be durable, now that a trainer's checkpoint is."""
 
-    model_id: str | None = None
+    model_id: Id | None = None
     """Whose; without it the only model's."""
     step: int | None = None
     """The checkpoint's; what earlier steps trained is never taken back. None: the last announced."""
@@ -155,7 +156,7 @@ class NotifyVersionReply(Ok, frozen=True, kw_only=True):
 
 
 class RegisterRaaSRequest(Request, frozen=True, kw_only=True):
-    uid: str
+    uid: OptionalId
     raas_url: str
     gpu_count: int = 0
     capabilities: dict[str, Any] = {}
@@ -172,17 +173,17 @@ class RegisterRaaSReply(Ok, frozen=True, kw_only=True):
 
 
 class DeregisterRaaSRequest(Request, frozen=True, kw_only=True):
-    uid: str
+    uid: OptionalId
     drain: bool = True
     shutdown: bool = False
-    incarnation: str = ""
+    incarnation: OptionalId = ""
     """Only this one leaves: nothing happens to its successor. Empty: whoever has the uid."""
 
 
 class DeregisterTrainerRequest(Request, frozen=True, kw_only=True):
     """A model's trainer has ended before its last step and is not started again: the others go on without it."""
 
-    model_id: str
+    model_id: Id
 
 
 class PoolInstance(Reply, frozen=True, kw_only=True):
@@ -285,7 +286,7 @@ class RaaSReply(Reply, frozen=True, kw_only=True):
 
 
 class RegisterWorkflowRequest(Request, frozen=True, kw_only=True):
-    workflow_id: str
+    workflow_id: Id
     workflow_cls: str
     reward_fn: str | None = None
     gconfig_overrides: dict[str, Any] = {}
@@ -304,7 +305,7 @@ class RegisterWorkflowResult(Reply, frozen=True, kw_only=True):
 class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One occurrence: it yields one group per model and role."""
 
-    task_id: str
+    task_id: Id
     group_id: int
     owner: str = ""
     """The registration that the group is leased to, as Dataflow names it."""
@@ -324,7 +325,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 class SubmitRequest(Request, frozen=True, kw_only=True):
     tasks: list[Task]
-    workflow_id: str = "default"
+    workflow_id: Id = "default"
     lane: Lane = "train"
     version: int | None = None
     """Refuse (409) unless this version is served."""
@@ -341,12 +342,12 @@ class PullRequest(Request, frozen=True, kw_only=True):
     timeout: Annotated[float, Meta(ge=0)] = 0.0
     """Long poll: seconds to wait for the first result."""
     lane: Lane = "train"
-    ack: list[str] = []
+    ack: list[Id] = []
     """Results received before: they can be forgotten."""
 
 
 class PulledItem(Reply, frozen=True, kw_only=True):
-    task_id: str
+    task_id: Id
     lease: LeaseId
     """The task's group_id, owner and attempt: a result of another lease than the current one changes nothing."""
     result: GroupResult | None = None
@@ -354,7 +355,7 @@ class PulledItem(Reply, frozen=True, kw_only=True):
 
 
 class CancelRequest(Request, frozen=True, kw_only=True):
-    task_ids: list[str]
+    task_ids: list[Id]
 
 
 class CancelResult(Reply, frozen=True, kw_only=True):
@@ -362,7 +363,7 @@ class CancelResult(Reply, frozen=True, kw_only=True):
 
 
 class RaaSNotifyVersionRequest(Request, frozen=True, kw_only=True):
-    model_id: str
+    model_id: Id
     version: int
     sender_endpoint: str | None = None
     manifest: Manifest | None = None
@@ -382,7 +383,7 @@ class RaaSNotifyVersionResult(Reply, frozen=True, kw_only=True):
 
 
 class PauseRequest(Request, frozen=True, kw_only=True):
-    model_id: str = "default"
+    model_id: Id = "default"
     mode: Literal["keep", "abort", "wait"] = "keep"
 
 

@@ -222,7 +222,7 @@ class _Replay:
         # one that died before its first commit has left no record
         self._disk.vars["life"] = str(life - 1).encode()
         lost, number = set(), 1
-        while isinstance(following := self.log.following(number), LoseLeases):
+        while isinstance(following := self.log.following(number), LoseLeases) and following.group_ids is None:
             lost.add(following.owner)
             number += 1
         owners = set() if self._service is None else set(self._service.books.ledger.owners) - lost

@@ -72,6 +72,7 @@ def test_announcements_are_read_back_and_tell_their_process(tmp_path: Path) -> N
     assert announced.alive
     assert not msgspec.structs.replace(announced, started=1).alive  # its pid was another's before
     assert not msgspec.structs.replace(announced, host="another machine").alive
+    assert not msgspec.structs.replace(announced, boot="before a reboot").alive  # start times count from there
     assert not Announcement(name="far", url="http://far:1", pid=1, host="another machine").here
     for _ in range(2):
         run.withdraw("raas-0")
