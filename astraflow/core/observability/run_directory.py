@@ -184,8 +184,11 @@ class RunDirectory:
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         pid, host = os.getpid(), socket.gethostname()
         announcement = Announcement(name=name, url=url, pid=pid, started=process_start(pid), host=host, boot=boot_id())
-        draft.write_bytes(msgspec.json.encode(announcement))
-        draft.replace(path)
+        try:
+            draft.write_bytes(msgspec.json.encode(announcement))
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)  # of a full disk
 
     def withdraw(self, name: str) -> None:
         """Forget what `name` announced."""
