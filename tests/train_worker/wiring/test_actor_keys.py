@@ -84,7 +84,7 @@ CASES = [
     Case("loss", "ppo", {}),
     Case("eps_clip", 0.05, TWICE),
     Case("eps_clip", 0.05, {"loss": "ppo"}),
-    Case("eps_clip_higher", 0.6, {"eps_clip": 0.1, **TWICE}),
+    Case("eps_clip_higher", 0.6, {"eps_clip": 0.02, **TWICE}),
     Case("eps_clip_higher", 0.6, {"loss": "ppo"}),
     Case("c_clip", 1.05, TWICE),
     Case("c_clip", 1.1, {"loss": "ppo"}),
@@ -185,14 +185,13 @@ class Bench:
 
 def expected(model: Path, actor: ActorConfig, *batches: Batch, temperature: float = TEMPERATURE) -> torch.Tensor:
     """The same by the formulas; many cases start from one configuration, which is computed once."""
-    known = _batches(model)
-    assert all(batch is own for batch, own in zip(batches, known, strict=True))
-    return _expected(model, actor.model_dump_json(), temperature)
+    assert all(batch is own for batch, own in zip(batches, _batches(model), strict=False))
+    return _expected(model, actor.model_dump_json(), len(batches), temperature)
 
 
 @cache
-def _expected(model: Path, actor_json: str, temperature: float) -> torch.Tensor:
-    actor, batches = ActorConfig.model_validate_json(actor_json), _batches(model)
+def _expected(model: Path, actor_json: str, n_batches: int, temperature: float) -> torch.Tensor:
+    actor, batches = ActorConfig.model_validate_json(actor_json), _batches(model)[:n_batches]
     decoder, _ = load_model(model)
     before = {name: tensor.detach().double().clone() for name, tensor in decoder.named_parameters()}
     reference = Reference(decoder, actor, STEPS, temperature, MAX_NEW_TOKENS)
@@ -266,11 +265,13 @@ def _batches_fixture(model: Path) -> tuple[Batch, Batch]:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_key_changes_the_weights_as_its_formula_says(case: Case, model: Path, batches: tuple[Batch, Batch]) -> None:
     changed, without = case.actor(), case.actor(changed=False)
-    ours = Bench(model, changed).update(*batches)
-    right = expected(model, ActorConfig(**changed), *batches)
+    # what an optimiser remembers shows from the second step on
+    used = batches if case.key.startswith("optimizer.") else batches[:1]
+    ours = Bench(model, changed).update(*used)
+    right = expected(model, ActorConfig(**changed), *used)
     assert distance(ours, right) < 2e-3
     if not case.inert:
-        assert distance(expected(model, ActorConfig(**without), *batches), right) > 0.02, "the case exercises nothing"
+        assert distance(expected(model, ActorConfig(**without), *used), right) > 0.02, "the case exercises nothing"
 
 
 def test_defaults(model: Path, batches: tuple[Batch, Batch]) -> None:
@@ -280,9 +281,9 @@ def test_defaults(model: Path, batches: tuple[Batch, Batch]) -> None:
 
 def test_the_temperature_of_the_rollouts_is_that_of_the_gradient(model: Path, batches: tuple[Batch, Batch]) -> None:
     actor: dict[str, Any] = {"optimizer": PLAIN}
-    ours = Bench(model, actor, temperature=0.5).update(*batches)
-    assert distance(ours, expected(model, ActorConfig(**actor), *batches, temperature=0.5)) < 2e-3
-    assert distance(ours, expected(model, ActorConfig(**actor), *batches, temperature=1.0)) > 0.05
+    ours = Bench(model, actor, temperature=0.5).update(batches[0])
+    assert distance(ours, expected(model, ActorConfig(**actor), batches[0], temperature=0.5)) < 2e-3
+    assert distance(ours, expected(model, ActorConfig(**actor), batches[0], temperature=1.0)) > 0.05
 
 
 def test_no_pass_is_of_more_tokens_than_the_configuration_allows(model: Path, batches: tuple[Batch, Batch]) -> None:
