@@ -31,6 +31,7 @@ from astraflow.train_worker.checkpoint import TrainerProgress
 from astraflow.train_worker.config import TrainWorkerSettings
 from astraflow.train_worker.engine.base import StepResult, TrainEngine
 from astraflow.train_worker.trainer.astraflow_client import AstraFlowClient
+from astraflow.train_worker.trainer.fitting import Fitting
 from astraflow.train_worker.trainer.policy_batch import Minibatch, PolicyBatch
 from astraflow.train_worker.trainer.policy_objective import PolicyObjective, needs_proximal
 from astraflow.train_worker.trainer.policy_stats import batch_stats, eval_stats, update_stats
@@ -96,6 +97,7 @@ class AstraFlowPPOTrainer:
         self._spans = spans
         self._seconds: dict[str, float] = {}
         self._kept: list[TrainerLogprobs] = []
+        self._fitting = Fitting(engine.limits)
 
     def train(self) -> None:
         """Run all steps; returns after the last version is evaluated and saved."""
@@ -153,7 +155,17 @@ class AstraFlowPPOTrainer:
         return self.publish(restored=True)
 
     def train_on(self, batch: Batch) -> dict[str, float]:
-        """One batch: advantages, proximal logprobs where they are needed, an optimiser step per minibatch."""
+        """One batch: advantages, proximal logprobs where they are needed, an optimiser step per minibatch.
+
+        Rows that the engine cannot take are left out and counted; without any other the weights stay as they are.
+        """
+        fitting, counted = self._fitting.of(batch)
+        if fitting is None:
+            self._kept = []
+            return counted
+        return counted | self._train_on(fitting)
+
+    def _train_on(self, batch: Batch) -> dict[str, float]:
         actor = self._config.actor
         policy = PolicyBatch.of(batch, actor, self.settings.max_new_tokens)
         if needs_proximal(actor):

@@ -23,7 +23,7 @@ from astraflow.core.config import ExperimentConfig
 from astraflow.core.data import Batch, Group, StopReason, Trajectory, Turn, Value
 from astraflow.core.model import load_model, new_model, save_model
 from astraflow.core.text.tiny import tiny_tokenizer
-from astraflow.errors import InvariantError
+from astraflow.errors import DataError, InvariantError
 from astraflow.train_worker.app import build_engine
 from astraflow.train_worker.config import ActorConfig, TrainerConfig, TrainWorkerSettings
 from astraflow.train_worker.trainer.astraflow_client import AstraFlowClient
@@ -351,3 +351,63 @@ def test_why_a_generation_ended_is_its_stop_reason_whatever_the_widths(model: Pa
     ]
     stats = Bench(model, {"optimizer": PLAIN}).trainer.train_on(_interleaved(trajectories))
     assert stats["batch/truncated"] == pytest.approx(1 / 3)
+
+
+def with_row(batch: Batch, row: int, **changes: Any) -> Batch:
+    """The same batch with other values in one row's tokens."""
+    start, end = batch.offsets[row : row + 2]
+    arrays = {name: getattr(batch, name).copy() for name in changes}
+    for name, (place, value) in changes.items():
+        arrays[name][start:end][place] = value
+    return msgspec.structs.replace(batch, **arrays)
+
+
+UNFIT = {
+    "an id that the model does not have": {"input_ids": (1, 10**6)},
+    "a negative id": {"input_ids": (0, -1)},
+    "sampled from its first token": {"loss_mask": (0, 1)},
+    "a logprob that is not finite": {"logprobs": (slice(None), -np.inf)},
+}
+
+
+@pytest.mark.parametrize("what", UNFIT)
+@pytest.mark.parametrize("minibatches", [1, 5])
+def test_a_row_that_cannot_be_trained_on_is_as_if_it_were_not_there(
+    model: Path, batches: tuple[Batch, Batch], what: str, minibatches: int
+) -> None:
+    batch, row = batches[0], 5
+    without = [number for number in range(len(batch.lengths)) if number != row]
+    actor = {"optimizer": PLAIN, "ppo_n_minibatches": minibatches}
+    ours = Bench(model, actor)
+    update = ours.update(with_row(batch, row, **UNFIT[what]))
+    assert distance(update, Bench(model, actor).update(rows_only(batch, without))) < 1e-4
+
+
+def test_a_row_that_is_longer_than_a_pass_may_be_does_not_end_the_run(
+    model: Path, batches: tuple[Batch, Batch]
+) -> None:
+    batch = batches[0]
+    bench = Bench(model, {"optimizer": PLAIN, "mb_spec": {"max_tokens_per_mb": 12}})
+    stats = bench.trainer.train_on(batch)
+    assert stats["batch/unfit_rows"] == (batch.lengths > 12).sum() > 0
+    assert stats["batch/rows"] == (batch.lengths <= 12).sum()
+
+
+def test_batches_without_any_row_to_train_on_stop_the_run_with_the_key(
+    model: Path, batches: tuple[Batch, Batch]
+) -> None:
+    bench = Bench(model, {"optimizer": PLAIN, "mb_spec": {"max_tokens_per_mb": 2}})
+    before = bench.weights()
+    for _ in range(2):
+        assert bench.trainer.train_on(batches[0]) == {"batch/unfit_rows": 12}
+    assert all(torch.equal(tensor, before[name]) for name, tensor in bench.weights().items())
+    with pytest.raises(DataError, match=r"no row of 3 batches .* actor\.mb_spec\.max_tokens_per_mb allow 2"):
+        bench.trainer.train_on(batches[0])
+
+
+def rows_only(batch: Batch, rows: list[int]) -> Batch:
+    """Some rows of a batch."""
+    tokens = np.concatenate([np.arange(batch.offsets[row], batch.offsets[row + 1]) for row in rows])
+    of_tokens = {"input_ids", "loss_mask", "logprobs", "versions"}
+    fields = {name: getattr(batch, name) for name in batch.__struct_fields__ if name != "extra"}
+    return Batch(**{name: array[tokens if name in of_tokens else rows] for name, array in fields.items()}).check()
