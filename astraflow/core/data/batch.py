@@ -13,7 +13,6 @@ import numpy as np
 from astraflow.core.data.trajectory import Trajectory, Value, sample_reward
 from astraflow.errors import DataError
 
-
 TOKEN_FIELDS = ("input_ids", "loss_mask", "logprobs", "versions")
 """Of a batch: [T], the others [N]."""
 

@@ -97,6 +97,8 @@ class AstraFlowPPOTrainer:
         self._spans = spans
         self._seconds: dict[str, float] = {}
         self._kept: list[TrainerLogprobs] = []
+        self._unchanged = False
+        """The last batch changed nothing, as it should: the next version has the bytes of the one before."""
         self._fitting = Fitting(engine.limits)
 
     def train(self) -> None:
@@ -160,6 +162,7 @@ class AstraFlowPPOTrainer:
         Rows that the engine cannot take are left out and counted; without any other the weights stay as they are.
         """
         fitting, counted = self._fitting.of(batch)
+        self._unchanged = fitting is None
         if fitting is None:
             self._kept = []
             return counted
@@ -174,6 +177,7 @@ class AstraFlowPPOTrainer:
         minibatches = policy.minibatches(actor)
         results = [self.engine.train_step(part.rows, part.weights, objective) for part in minibatches]
         self.engine.release()
+        self._unchanged = all(result.skipped for result in results)
         initial = _initial_logprobs(policy, minibatches, results)
         self._kept = _kept_logprobs(batch, initial)
         return batch_stats(batch, policy, initial, self.version, self._step_of) | update_stats(
@@ -183,7 +187,7 @@ class AstraFlowPPOTrainer:
     def announce(self, step: int, run_eval: bool) -> dict[str, float]:
         """Publish the current version and make it Dataflow's; return the evaluation's numbers, if there was one."""
         with self._phase("publish"):
-            manifest = self.publish()
+            manifest = self.publish(restored=self._unchanged)
         with self._phase("eval" if run_eval else "notify"):
             return self._evaluated(self._notify(step, manifest, run_eval))
 

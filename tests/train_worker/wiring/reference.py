@@ -176,9 +176,9 @@ class AdamW:
                 square = square + (1 - config.beta2) * (g * shrink).square()
                 self._means[number], self._squares[number] = mean, square
                 if p.ndim > 1:
-                    p -= rate * config.weight_decay * p
+                    p.mul_(1 - rate * config.weight_decay)
                 mean, square = mean / (1 - config.beta1**self._step), square / (1 - config.beta2**self._step)
-                p -= rate * mean / (square.sqrt() + config.eps)
+                p.sub_(rate * mean / (square.sqrt() + config.eps))
 
     def _rate(self, total: int) -> float:
         config, step = self._config, self._step
