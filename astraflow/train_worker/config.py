@@ -84,8 +84,8 @@ class ActorConfig(Section):
     m2_threshold: float | None = Field(default=None, gt=0)
     """M2PO's bound on the mean squared log-ratio; required by loss: m2po and refused elsewhere."""
     behav_imp_weight_cap: float | None = Field(default=BEHAV_IMP_WEIGHT_CAP, gt=1)
-    """decoupled: behaviour importance weights are truncated here, so that no token counts for more than so many.
-    Without a cap (None) a single token that its engine thought all but impossible takes the whole step."""
+    """decoupled: behaviour importance weights are truncated here: no token counts for more than so many. Without a cap
+    (None) a single token that its engine thought all but impossible takes the whole step."""
     ppo_n_minibatches: int = Field(default=1, ge=1)
     """Optimiser steps per batch, groups kept whole."""
     loss_agg: Literal["token", "sequence", "prompt", "constant"] = "token"

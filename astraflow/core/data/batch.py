@@ -13,6 +13,9 @@ import numpy as np
 from astraflow.core.data.trajectory import Trajectory, Value, sample_reward
 from astraflow.errors import DataError
 
+TOKEN_FIELDS = ("input_ids", "loss_mask", "logprobs", "versions")
+"""Of a batch: [T], the others [N]."""
+
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The samples of one prompt occurrence for one model and agent role, after it closed.
@@ -166,7 +169,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         for name in rows:
             if getattr(self, name).shape != (n,):
                 raise DataError(f"batch.{name} has shape {getattr(self, name).shape}, expected ({n},)")
-        for name in ("input_ids", "loss_mask", "logprobs", "versions"):
+        for name in TOKEN_FIELDS:
             if getattr(self, name).shape != (total,):
                 raise DataError(f"batch.{name} has shape {getattr(self, name).shape}, expected ({total},) from lengths")
         if not np.isfinite(self.rewards).all():
@@ -175,6 +178,20 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
             if array.shape[:1] not in ((n,), (total,)):
                 raise DataError(f"batch.extra.{name} has {array.shape[:1]} rows, expected {n} or {total}")
         return self
+
+    def select(self, rows: Sequence[int]) -> Batch:
+        """Some rows, in the order given; group statistics stay what they were made of."""
+        chosen, n = np.asarray(rows, np.int64), len(self.lengths)
+        places = [np.arange(self.offsets[row], self.offsets[row + 1]) for row in chosen]
+        tokens = np.concatenate([np.empty(0, np.int64), *places])
+
+        fields = {
+            name: getattr(self, name)[tokens if name in TOKEN_FIELDS else chosen]
+            for name in self.__struct_fields__
+            if name != "extra"
+        }
+        extra = {name: array[chosen if len(array) == n else tokens] for name, array in self.extra.items()}
+        return Batch(**fields, extra=extra)
 
     @property
     def offsets(self) -> np.ndarray:

@@ -59,7 +59,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     delta_digest: str | None = None
     """xxh3-128 of the delta file."""
     restored: bool = False
-    """Published by a trainer that came back: its bytes may be those of the version before."""
+    """Published by a trainer that came back, or after a batch that changed nothing: its bytes may be those of the
+    version before."""
     canaries: tuple[Canary, ...] = ()
     """Not part of the digest: what the same bytes have to compute, where the trainer said so."""
 

@@ -42,8 +42,22 @@ class StepResult:
     """The gradient was not finite, and nothing was changed."""
 
 
+@dataclass(frozen=True)
+class RowLimits:
+    """What a row may be at most for an engine to take it."""
+
+    vocab_size: int
+    """Token ids are below this."""
+    tokens: int
+    """Of one row: the model's positions, or those of one forward pass (`mb_spec.max_tokens_per_mb`)."""
+
+
 class TrainEngine(Protocol):
     """Computes and trains one model. Rows in, per-token values out; how they are cut and where they run is its own."""
+
+    @property
+    def limits(self) -> RowLimits:
+        """Rows beyond this are refused by `forward` and `train_step`."""
 
     def forward(self, rows: PackedRows) -> TokenOutputs:
         """Score rows with the current weights, without gradient."""

@@ -17,7 +17,7 @@ from astraflow.errors import DataError, WeightError
 from astraflow.train_worker.algorithms.aggregation import aggregate
 from astraflow.train_worker.checkpoint import save_checkpoint
 from astraflow.train_worker.config import OptimizerConfig
-from astraflow.train_worker.engine.base import LossFunction, StepResult, TokenOutputs
+from astraflow.train_worker.engine.base import LossFunction, RowLimits, StepResult, TokenOutputs
 from astraflow.train_worker.engine.logprobs import token_logprobs
 from astraflow.train_worker.engine.prefix import layout_of, units
 from astraflow.train_worker.optim import Optimizer
@@ -44,6 +44,11 @@ class NativeEngine:
         self._temperature = temperature
         self._max_tokens = max_tokens_per_mb
         self._device = device
+
+    @property
+    def limits(self) -> RowLimits:
+        config = self._decoder.config
+        return RowLimits(config.vocab_size, min(config.max_position_embeddings, self._max_tokens))
 
     def forward(self, rows: PackedRows) -> TokenOutputs:
         self._check(rows)

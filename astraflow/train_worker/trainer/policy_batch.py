@@ -50,9 +50,13 @@ class PolicyBatch:
         return replace(self, rows=self.rows.with_streams(proximal_logprobs=logprobs_T))
 
     def minibatches(self, actor: ActorConfig) -> list[Minibatch]:
-        """Cut into optimiser steps, groups whole; each with weights over all of its rows."""
+        """Cut into optimiser steps, groups whole; each with weights over all of its rows.
+
+        As many as there are groups, where rows that could not be trained on left fewer than the configured minibatches.
+        """
         parts = []
-        for items in split_groups(self.group_id.tolist(), actor.ppo_n_minibatches):
+        groups = len(self.group_id.unique())
+        for items in split_groups(self.group_id.tolist(), min(actor.ppo_n_minibatches, groups)):
             rows = self.rows.select(items)
             weights = token_weights(
                 rows.mask, rows.cu_seqlens, actor.loss_agg, self.group_id[items], actor.loss_constant

@@ -32,6 +32,7 @@ from astraflow.train_worker.checkpoint import TrainerProgress
 from astraflow.train_worker.config import TrainWorkerSettings
 from astraflow.train_worker.engine.base import StepResult, TrainEngine
 from astraflow.train_worker.trainer.astraflow_client import AstraFlowClient
+from astraflow.train_worker.trainer.fitting import Fitting
 from astraflow.train_worker.trainer.policy_batch import Minibatch, PolicyBatch
 from astraflow.train_worker.trainer.policy_objective import PolicyObjective, needs_proximal
 from astraflow.train_worker.trainer.policy_stats import batch_stats, eval_stats, update_stats
@@ -97,6 +98,9 @@ class AstraFlowPPOTrainer:
         self._spans = spans
         self._seconds: dict[str, float] = {}
         self._kept: list[TrainerLogprobs] = []
+        self._unchanged = False
+        """The last batch changed nothing, as it should: the next version has the bytes of the one before."""
+        self._fitting = Fitting(engine.limits)
 
     def train(self) -> None:
         """Run all steps; returns after the last version is evaluated and saved."""
@@ -154,7 +158,18 @@ class AstraFlowPPOTrainer:
         return self.publish(restored=True)
 
     def train_on(self, batch: Batch) -> dict[str, float]:
-        """One batch: advantages, proximal logprobs where they are needed, an optimiser step per minibatch."""
+        """One batch: advantages, proximal logprobs where they are needed, an optimiser step per minibatch.
+
+        Rows that the engine cannot take are left out and counted; without any other the weights stay as they are.
+        """
+        fitting, counted = self._fitting.of(batch)
+        self._unchanged = fitting is None
+        if fitting is None:
+            self._kept = []
+            return counted
+        return counted | self._train_on(fitting)
+
+    def _train_on(self, batch: Batch) -> dict[str, float]:
         actor = self._config.actor
         policy = PolicyBatch.of(batch, actor, self.settings.max_new_tokens)
         if needs_proximal(actor):
@@ -163,6 +178,7 @@ class AstraFlowPPOTrainer:
         minibatches = policy.minibatches(actor)
         results = [self.engine.train_step(part.rows, part.weights, objective) for part in minibatches]
         self.engine.release()
+        self._unchanged = all(result.skipped for result in results)
         initial = _initial_logprobs(policy, minibatches, results)
         self._kept = _kept_logprobs(batch, initial)
         return batch_stats(batch, policy, initial, self.version, self._step_of) | update_stats(
@@ -172,7 +188,7 @@ class AstraFlowPPOTrainer:
     def announce(self, step: int, run_eval: bool) -> dict[str, float]:
         """Publish the current version and make it Dataflow's; return the evaluation's numbers, if there was one."""
         with self._phase("publish"):
-            manifest = self.publish()
+            manifest = self.publish(restored=self._unchanged)
         with self._phase("eval" if run_eval else "notify"):
             return self._evaluated(self._notify(step, manifest, run_eval))
 

@@ -230,3 +230,25 @@ def test_its_logprobs_of_the_kept_trajectories_stand_beside_the_engines(
         engines = batch.logprobs[batch.offsets[row] : batch.offsets[row + 1]]
         assert found.logprobs == pytest.approx(engines.tolist(), abs=1e-3)
         assert any(found.logprobs)
+
+
+def test_a_version_that_nothing_could_be_learnt_for_says_so(scripted: SimpleNamespace, tmp_path: Path) -> None:
+    """No row can be trained on: the run goes on, and equal bytes under a new number are no alarm."""
+    bench = Bench(scripted, tmp_path, 2)
+
+    def of_another_vocabulary(version: int) -> Any:
+        batch = bench.make_batch(version)
+        return msgspec.structs.replace(batch, input_ids=batch.input_ids + 10**6)
+
+    bench.dataflow.make_batch = of_another_vocabulary
+    meant: dict[int, bool] = {}
+    offload = bench.publisher.offload
+
+    def note(params: Any, version: int, *, restored: bool = False, **options: Any) -> Any:
+        meant[version] = restored
+        return offload(params, version, restored=restored, **options)
+
+    bench.publisher.offload = note
+    records = bench.train()
+    assert [records[step]["batch/unfit_rows"] for step in (1, 2)] == [32, 32]
+    assert meant == {0: False, 1: True, 2: True}
