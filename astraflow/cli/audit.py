@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
+from astraflow.core.observability.failures import Failure, read_failures
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.dataflow.audit import AuditReport, Lengths, audit
 from astraflow.launch.summary import write_summary
@@ -13,8 +15,9 @@ from astraflow.launch.summary import write_summary
 
 def show(run: Path, json: Path | None) -> None:
     """Print what became of every group of a run; exit code 1 where something does not hold."""
-    report = audit(RunDirectory.existing(run).ledger)
-    for line in described(report):
+    directory = RunDirectory.existing(run)
+    report = audit(directory.ledger)
+    for line in [*described(report), *_failures(read_failures(directory.failures))]:
         typer.echo(line)
     if json is not None:
         write_summary(report, json)
@@ -40,6 +43,16 @@ def described(report: AuditReport) -> list[str]:
     lines += [f"length of what was dropped as {name}: {_lengths(found)}" for name, found in report.lost_lengths.items()]
     shares = " ".join(f"{share:.1%}" for share in report.stale_share_by_decile)
     return [*lines, f"dropped as too old, by length decile, the shortest first: {shares or 'nothing finished'}"]
+
+
+def _failures(failures: Sequence[Failure]) -> list[str]:
+    """Why samples have no reward: the first sample of each kind, with its innermost frames."""
+    lines = []
+    for failure in failures:
+        row, task = failure.place
+        lines.append(f"no reward in {failure.samples} samples or more, first of row {row} (task {task}):")
+        lines += [f"    {line}" for line in ": ".join(failure.why).splitlines()]
+    return lines
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from astraflow.core.config import load_tree
+from astraflow.core.observability.failures import Failure, read_failures
 from astraflow.core.observability.run_directory import RunDirectory
 from astraflow.core.observability.sinks.jsonl import JsonlReader
 from astraflow.dashboard.episodes import Episode, sample_episodes
@@ -36,6 +37,8 @@ class Recording:
     summary: Mapping[str, Any]
     """summary.json; empty where the run did not finish."""
     episodes: list[Episode]
+    failures: list[Failure]
+    """Why samples have no reward, by kind."""
     logs: Mapping[str, str]
     """Process → the end of its log; empty where the run finished."""
 
@@ -71,6 +74,7 @@ def read_recording(path: Path) -> Recording:
         spans=_lines(run.spans, "start"),
         summary=summary,
         episodes=sample_episodes(run, EPISODES),
+        failures=read_failures(run.failures),
         logs={} if summary else _log_ends(run),
     )
 

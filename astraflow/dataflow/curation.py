@@ -184,6 +184,11 @@ class FailureStreak:
         return WorkflowError(f"{self._length} samples in a row had no reward; the first: {self._first}")
 
 
+def why_failed(episode: EpisodeResult) -> str | None:
+    """Why a sample has no reward, a word and then its text; None where it has one, or was ended from outside."""
+    return None if isinstance(episode, Failed) and episode.reason in NOT_FAILED else _failure(episode)
+
+
 def _failure(episode: EpisodeResult) -> str | None:
     """Why a sample has no reward; None where it has one."""
     if isinstance(episode, Failed):

@@ -294,6 +294,7 @@ class DataAcquisition:
             drop = None if outcomes else DropReason.FAILED
             self._flow.statistics.finished(result, seconds)
         self._judge(key, result, seconds)
+        self._flow.trajectories.finished(occurrence, result.episodes)
         self._flow.observe(result.episodes)
         return outcomes, drop
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from astraflow.core.data import Group, Trajectory, Value
+from astraflow.core.data.trajectory import EpisodeResult
 from astraflow.core.observability.kept import PER_GROUP, PER_STEP
 from astraflow.core.observability.lines import write_whole
 from astraflow.core.observability.run_directory import RunDirectory
+from astraflow.dataflow.curation import Occurrence
+from astraflow.dataflow.failure_log import FailureLog
 from astraflow.dataflow.ledger import DropReason
 
 log = logging.getLogger(__name__)
@@ -52,6 +55,7 @@ class TrajectoryLog:
         self._decode = decode
         self._further = further
         self._steps: dict[str, _Step] = defaultdict(_Step)
+        self._failures = FailureLog(run_dir)
 
     def trained(self, group: Group, step: int) -> None:
         """A group of the batch of `step` was trained."""
@@ -65,6 +69,10 @@ class TrajectoryLog:
         kept = self._steps[group.model_id]
         room = PER_STEP - len(kept.dropped)
         kept.dropped += [(group, t, reason.value) for t in group.trajectories[: min(PER_GROUP, max(0, room))]]
+
+    def finished(self, occurrence: Occurrence, episodes: Iterable[EpisodeResult]) -> None:
+        """A group came back; why samples of it have no reward is kept."""
+        self._failures.observe(occurrence, episodes)
 
     def collect(self, model_id: str) -> Callable[[], None]:
         """Take what a step of a model left; the returned function writes it (in any thread)."""

@@ -10,6 +10,7 @@ metrics.jsonl               one line a training step; where several models are t
 metrics-<model_id>.jsonl    of each further one's
 spans.jsonl                 timed intervals
 trajectories/               sampled trajectories
+failures.json               why samples have no reward, by kind
 ledger/                     what became of every prompt occurrence; Dataflow continues from it
 recover/<model_id>/         what a trainer continues from
 checkpoints/step_%06d/      Hugging Face layout; checkpoints-<model_id>/ of each further model
@@ -124,6 +125,11 @@ class RunDirectory:
     def trainer_logprobs(self, step: int, model_id: str) -> Path:
         """The trainer's logprobs of the trained ones among them."""
         return self.trajectories / f"logprobs_{step:06d}_{_checked(model_id)}.jsonl"
+
+    @property
+    def failures(self) -> Path:
+        """Why samples have no reward."""
+        return self.root / "failures.json"
 
     @property
     def evaluations(self) -> Path:

@@ -181,6 +181,10 @@ def _words(found: Tokens) -> Form | None:
 
 
 def _equation(found: Tokens, depth: int) -> Form | None:
+    exact, *rounded = _split(found, ("approx",))
+    if rounded and not _label(exact):  # an exact value, and what it is roughly
+        _formula(rounded[-1])
+        return _item(exact, depth + 1)
     parts = _split(found, ("=", "approx"))
     if len(parts) < 2:
         return None

@@ -157,6 +157,7 @@ def _plain(text: str) -> str:
     text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda run: f"^{{{run[0].translate(_SUPERSCRIPTS)}}}", text)
     text = re.sub("[₀₁₂₃₄₅₆₇₈₉]+", lambda run: f"_{{{run[0].translate(_SUBSCRIPTS)}}}", text)
     text = unicodedata.normalize("NFKC", text.translate(_SYMBOLS)).translate(_SYMBOLS)
+    text = text.replace(r",\!", ",")
     text = re.sub(r"(\d)\\,(?=\d{3}(?!\d))", r"\1{,}", text)
     text = _TIMES_TEN.sub("*", _NOISE.sub(lambda noise: noise[1] or " ", text).strip())
     return text.rstrip(" .,;:?\n").strip()

@@ -280,7 +280,7 @@ def _call(name: str, arguments: list[Number]) -> Number:
         return Fraction(math.floor(reals[0]) if name == "floor" else math.ceil(reals[0]))
     if name in _FUNCTIONS:
         found = _FUNCTIONS[name](complex(first))
-        return complex(0) if abs(found) < ROUNDING < abs(first) / 100 else found
+        return complex(0) if abs(found) < ROUNDING < abs(complex(first)) / 100 else found
     raise ValueError(f"no function {name}")
 
 

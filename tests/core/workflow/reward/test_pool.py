@@ -201,8 +201,8 @@ def awkward(prompt: str, completions: str, *ids: list[int]) -> object:
         "reason": Invalid("\ud83d"),
         "detail": Invalid("why", "\ud83d"),
         "part": Value(1.0, {"\ud83d": 1.0}),
-        "numpy": Value(np.float32(0.5)),
-        "numpy part": Value(1.0, {"a": np.float32(0.5)}),
+        "numpy": Value(np.float32(0.5)),  # type: ignore[arg-type]
+        "numpy part": Value(1.0, {"a": np.float32(0.5)}),  # type: ignore[dict-item]
         "object": Value(1.0, {"a": object()}),  # type: ignore[dict-item]
         "list": Value(1.0, [1.0]),  # type: ignore[arg-type]
         "number": Invalid(3),  # type: ignore[arg-type]
