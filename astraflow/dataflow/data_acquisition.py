@@ -189,6 +189,11 @@ class DataAcquisition:
         """What a RaaS knows a lease by: it remembers tasks whose results were fetched, and runs none of them twice."""
         return id_with(str(self._rows[entry.prompt_id]["task_id"]), f"#{entry.group_id}.{entry.leases}")
 
+    @property
+    def _n_samples(self) -> int:
+        """Episodes of an occurrence: what the workflow is given is the first model's."""
+        return self._policies.all[0].n_samples
+
     def _abandoned(self, group: Group) -> bool:
         steps = self._policies.get(group.model_id).steps
         return bool(group.trajectories) and steps.abandoned(group.versions)
@@ -283,11 +288,11 @@ class DataAcquisition:
             return [], DropReason.REJECTED
         drop: DropReason | None
         try:
-            outcomes = self._flow.curator.close(occurrence, result)
+            outcomes = self._flow.curator.close(occurrence, result.check_samples(self._n_samples))
         except DataError as error:
             log.error("task %s of RaaS %s: %s; dropped as invalid", occurrence.task_id, key, error)
             # a failure like any other: it counts against the instance, and where all is so it ends the run
-            lost = (Failed("invalid", str(error)),) * max(1, len(result.episodes))
+            lost = (Failed("invalid", str(error)),) * self._n_samples
             outcomes, drop = [], DropReason.INVALID
             result = GroupResult(group_id=result.group_id, episodes=lost, timing=result.timing)
         else:

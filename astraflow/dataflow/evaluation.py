@@ -130,6 +130,10 @@ class EvalRound:
         self._leased.setdefault(owner, {}).update((t.task.task_id, t) for t in taken)
         return taken
 
+    def samples(self, owner: str, task_id: str) -> int:
+        """Episodes that a leased task was given out for."""
+        return self._leased[owner][task_id].task.n_samples or 1
+
     def expire(self, now: float) -> dict[str, list[str]]:
         """Leases over their deadline are lost; returns owner → task ids."""
         over = {
@@ -363,7 +367,7 @@ class Evaluation:
             if r is None or task_id is None:
                 self.orphans += 1
                 continue
-            result = _checked(item)
+            result = _checked(item, r.samples(key, task_id))
             r.finish(key, task_id, result, self._log)
             self._pool.release(key, 1)
             if result is not None:
@@ -472,9 +476,9 @@ class Evaluation:
         self._wake.set()
 
 
-def _checked(item: m.PulledItem) -> GroupResult | None:
+def _checked(item: m.PulledItem, n_samples: int) -> GroupResult | None:
     try:
-        return item.result.check() if item.result is not None else None
+        return item.result.check().check_samples(n_samples) if item.result is not None else None
     except DataError as error:
         logger.error("evaluation task %s: %s; its samples count as wrong", item.task_id, error)
         return None

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 LONGEST_S = 3600.0
 
+REMEMBERED = 1000
+"""Records of uids, those that failed last."""
+
 
 @dataclass
 class Record:
@@ -35,7 +38,10 @@ class Quarantine:
 
     def failed(self, uid: str, reason: str) -> bool:
         """Note a failure; True where the uid should go into quarantine."""
-        record = self._records.setdefault(uid, Record())
+        record = self._records.pop(uid, None) or Record()
+        self._records[uid] = record
+        if len(self._records) > REMEMBERED:
+            del self._records[next(iter(self._records))]
         record.failures += 1
         record.reason = reason
         return self.due(uid)

@@ -28,6 +28,9 @@ from astraflow.errors import CallerError, InvariantError
 FAILURES = 3
 """Calls in a row that fail before an instance is dead. The first makes it suspect."""
 
+DEAD_KEPT = 16
+"""The newest dead registrations, for people to see; where machines come and go, names of the dead have no end."""
+
 DEFAULT_CONCURRENCY = 16
 """Groups at once for an instance that does not say."""
 
@@ -145,6 +148,7 @@ class RaaSPool:
         self._seats = dict(seats or {})
         self._by_key: dict[str, Instance] = {}
         self._by_uid: dict[str, Instance] = {}
+        self._dead: dict[str, None] = {}
         self.versions = PublishedVersions(model_ids)
         self._registrations = registrations
         # looked at with every result that comes back, so kept until something changes
@@ -260,6 +264,7 @@ class RaaSPool:
     def remove(self, key: str) -> None:
         """Forget a registration."""
         instance = self._by_key.pop(key, None)
+        self._dead.pop(key, None)
         self.speeds.forget(key)
         self._changed()
         if instance is not None and self._by_uid.get(instance.uid) is instance:
@@ -363,6 +368,11 @@ class RaaSPool:
         self._turn(instance, Health.DEAD, instance.reason)
         instance.inflight = 0
         instance.verified = {}
+        # in the order of their deaths: the newest is the last
+        self._dead.pop(instance.key, None)
+        self._dead[instance.key] = None
+        if len(self._dead) > DEAD_KEPT:
+            self.remove(next(iter(self._dead)))
 
     def exclude(self, key: str, reason: str) -> None:
         """It cannot do what this run asks: dead until it registers again."""

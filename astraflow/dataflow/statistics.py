@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from astraflow.core.data import Failed, Invalid, Value
 from astraflow.core.data.trajectory import GroupResult
@@ -16,6 +16,12 @@ from astraflow.dataflow.scaling import Advisor, number
 
 RATE_WINDOW_S = 20.0
 """Seconds over which tokens/s are averaged."""
+
+WORDS = 64
+"""Names of one kind (reasons, parts of a reward) that are counted apart; they come from workflows, and may be any."""
+
+OTHER = "other"
+"""What all further names count as."""
 
 
 class RolloutStatistics:
@@ -47,7 +53,7 @@ class RolloutStatistics:
             self._seconds += seconds
         for episode in result.episodes:
             if isinstance(episode, Failed):
-                self._lost[word(episode.reason)] += 1
+                self._lost[_known(word(episode.reason), self._lost)] += 1
                 continue
             values = [t.reward for t in episode.trajectories if isinstance(t.reward, Value)]
             reasons = [t.reward.reason for t in episode.trajectories if isinstance(t.reward, Invalid)]
@@ -55,9 +61,9 @@ class RolloutStatistics:
                 self._samples += 1
                 self._rewards += episode.reward or 0.0
                 for part, value in values[-1].parts.items():
-                    self._parts[part] += value
+                    self._parts[_known(part, self._parts)] += value
             elif reasons:
-                self._lost[word(reasons[0])] += 1
+                self._lost[_known(word(reasons[0]), self._lost)] += 1
             for t in episode.trajectories:
                 self._trajectories += 1
                 self._tokens += t.sampled
@@ -96,6 +102,11 @@ class RolloutStatistics:
         if self._trajectories:
             stats["rollout/length_mean"] = self._tokens / self._trajectories
         return stats
+
+
+def _known(name: str, counted: Collection[str]) -> str:
+    """The name that something is counted under: its own while there are few."""
+    return name if name in counted or len(counted) < WORDS else OTHER
 
 
 def standing(books: Books, pool: RaaSPool, policies: Policies, advisor: Advisor) -> dict[str, float]:

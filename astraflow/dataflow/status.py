@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,16 @@ from astraflow.dataflow.books import Books
 from astraflow.dataflow.data_serving import DataServing
 from astraflow.dataflow.evaluation import Evaluation
 from astraflow.dataflow.policies import Policies, Policy
-from astraflow.dataflow.raas_pool import RaaSPool
+from astraflow.dataflow.raas_pool import Health, Instance, RaaSPool
 from astraflow.dataflow.scaling import Advisor
 from astraflow.dataflow.statistics import RolloutStatistics, standing
 from astraflow.dataflow.waiting import Waits
+
+NAMED = 16
+"""RaaS that an error names."""
+
+REASON = 500
+"""Characters of why one is not healthy, in an error that names several."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +111,22 @@ class StatusBoard:
 
     def lacking(self, model_id: str) -> str:
         """Why a model's groups may be slow to come."""
-        pool = "; ".join(
-            f"{i.uid} {i.health}, {i.inflight} in flight{f' ({i.reason})' if i.reason else ''}" for i in self.pool.all
-        )
+        pool = _named(self.pool.all)
         if self.evaluation.running and self.evaluation.exclusive:
             return f"an exclusive evaluation runs; RaaS: {pool}"
         if not self.pool.serving:
             return f"no RaaS serves the current verified version; RaaS: {pool or 'none has registered'}"
         return f"RaaS: {pool}; {self.books.refill(model_id).describe()}"
+
+
+def _named(instances: Sequence[Instance]) -> str:
+    """Some RaaS with what is wrong with them, the troubled ones first."""
+    troubled_first = sorted(instances, key=lambda instance: instance.health is Health.HEALTHY)
+    named = [
+        f"{i.uid} {i.health}, {i.inflight} in flight{f' ({i.reason[:REASON]})' if i.reason else ''}"
+        for i in troubled_first[:NAMED]
+    ]
+    return "; ".join([*named, *([f"and {len(instances) - NAMED} more"] if len(instances) > NAMED else [])])
 
 
 def _figures(results: EvalResults, model_id: str) -> dict[str, Any]:

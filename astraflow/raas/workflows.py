@@ -18,6 +18,9 @@ from astraflow.core.workflow.reward.pool import RewardPool
 from astraflow.core.workflow.reward.shipping import RewardFunction
 from astraflow.errors import CallerError, ConfigError, DataError, EngineError, boundary
 
+INSTANCES_KEPT = 16
+"""Instances of one workflow beside its own; n_samples comes with each task, and may be any."""
+
 OFFERED = ("reward_fn", "gconfig", "tokenizer")
 """What a workflow's __init__ gets of us, those of it that it names."""
 
@@ -61,6 +64,8 @@ class Registration:
         """The workflow for groups of `n_samples`; `greedy` takes the most likely tokens whatever gconfig says."""
         key = (n_samples, greedy or self.gconfig.greedy)
         if key not in self._instances:
+            if len(self._instances) > INSTANCES_KEPT:
+                del self._instances[list(self._instances)[1]]  # the first is what the registration itself asks for
             self._instances[key] = self._make(self.gconfig.new(n_samples=key[0], greedy=key[1]))
         return self._instances[key]
 

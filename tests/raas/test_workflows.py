@@ -84,6 +84,20 @@ def test_overrides_change_the_models_sampling(raas) -> None:
     raas(body)
 
 
+def test_instances_for_ever_other_numbers_of_samples_are_not_all_kept(raas) -> None:
+    async def body(h) -> None:
+        await h.register(gconfig_overrides={"n_samples": 3})
+        registration = h.service.workflows.get("default")
+        own = registration.instance(3, False)
+        first = registration.instance(100, False)
+        for n_samples in range(101, 200):
+            registration.instance(n_samples, False)
+        assert registration.instance(3, False) is own
+        assert registration.instance(100, False) is not first
+
+    raas(body)
+
+
 def test_another_spec_of_the_same_id_replaces_it(raas) -> None:
     async def body(h) -> None:
         await h.register()

@@ -239,6 +239,16 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
                 episode.check()
         return self
 
+    def check_samples(self, n: int) -> Self:
+        """Raise DataError unless there are n episodes, one a sample; where all failed, fewer may say so."""
+        count = len(self.episodes)
+        failed = count > 0 and all(isinstance(episode, Failed) for episode in self.episodes)
+        if count > n or (count < n and not failed):
+            raise DataError(
+                f"the result of group {self.group_id} has {count} episodes, expected {n}, the failed ones included"
+            )
+        return self
+
 
 Row = dict[str, Any]
 """A dataset row: {messages: [{role, content}], answer, task_id, …metadata}, all of it JSON."""

@@ -29,6 +29,8 @@ from astraflow.errors import CallerError, DeadlineError
 MANIFESTS_KEPT = 256
 """Manifests stay answerable for so many versions after their bytes are gone."""
 TICKETS_KEPT = 1024
+RECEIVERS_KEPT = 1024
+"""Receivers that are known, those that registered last; one that was forgotten is told so, and registers again."""
 INLINE_MAX = 8 * 2**20
 """Bytes of a delta that are sent in a reply at most: the control loop copies them while others wait."""
 
@@ -133,7 +135,11 @@ class SenderState:
                 f"transport {request.transport} is not served by the sender of {self._model_id}; "
                 f"served: {', '.join(self._transports)}"
             )
-        self._receivers[f"{request.sglang_http_host}:{request.sglang_http_port}"] = request.transport
+        name = f"{request.sglang_http_host}:{request.sglang_http_port}"
+        self._receivers.pop(name, None)
+        self._receivers[name] = request.transport
+        if len(self._receivers) > RECEIVERS_KEPT:
+            del self._receivers[next(iter(self._receivers))]
         return RegisterReceiverReply(
             trainer_buffer_length=self._buffer.length,
             trainer_hostname=host,

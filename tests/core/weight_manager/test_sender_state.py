@@ -64,6 +64,16 @@ def test_a_receiver_that_is_not_known_is_told_so(sender: Sender) -> None:
     assert (reply.ok, reply.reason) == (False, "unknown_instance")
 
 
+def test_receivers_of_ever_new_addresses_are_forgotten_and_told_to_register_again(sender: Sender) -> None:
+    sender.register()
+    sender.publish(0)
+    for port in range(1, 5001):
+        sender.state.register(RegisterReceiverRequest(sglang_http_host="h", sglang_http_port=port), "127.0.0.1", 99)
+    assert sender.state.grant(ask()).reason == "unknown_instance"
+    sender.register()
+    assert sender.state.grant(ask()).ok
+
+
 def test_a_grant_lends_the_version_until_it_is_overwritten(sender: Sender) -> None:
     sender.register()
     sender.publish(0)
