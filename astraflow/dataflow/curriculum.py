@@ -4,7 +4,7 @@ is known of them.
     weights      the dataset whose share of all occurrences is furthest below its weight is next
     order        each pass over a dataset is its own permutation, a function of seed and pass
     prompts      a pass leaves a prompt out by the chance that its record gives it (prompts), a coin that is a function
-                 of seed, pass and prompt
+                 of seed, pass and row
 
 There is no other random state, so the next row is a function of the seed and of what the ledger's log holds: which
 occurrences were issued, and how rollouts ended. A Dataflow that is started again asks for the same rows. A pass in
@@ -13,7 +13,6 @@ which every prompt would be left out leaves out none.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -22,8 +21,14 @@ import numpy as np
 
 from astraflow.dataflow.config import CurriculumConfig, DataflowConfig
 from astraflow.dataflow.ledger_events import Visit
-from astraflow.dataflow.prompts import Pool, PromptRecord, PromptRules, pool_of
+from astraflow.dataflow.prompts import NEVER, Pool, PromptRecord, PromptRules, pool_of
 from astraflow.errors import DataError
+
+PASSES_KEPT = 3
+"""Passes whose order and coins are kept at hand: the one before, this one and the next."""
+
+FIRST_LOOK = 64
+"""Rows that are looked at together at first; more each time where none of them is asked for."""
 
 
 class DatasetCursor:
@@ -38,7 +43,8 @@ class DatasetCursor:
         self.position = 0
         # a dataset that is alone has the order that it has in a mixture's first place
         self._seed, self._number = seed, (number,) if number else ()
-        self._order = self._permutation()
+        self._orders: dict[int, np.ndarray] = {}
+        self._order = self.order(0)
         self._place: np.ndarray | None = None
         """Position of each row in the order, where it was needed."""
 
@@ -50,7 +56,7 @@ class DatasetCursor:
         """Continue at a position."""
         if epoch != self.epoch:
             self.epoch = epoch
-            self._order, self._place = self._permutation(), None
+            self._order, self._place = self.order(epoch), None
         self.position = position
 
     def after(self, row: int, epoch: int) -> None:
@@ -68,8 +74,79 @@ class DatasetCursor:
         self.position += 1
         return row, self.epoch
 
-    def _permutation(self) -> np.ndarray:
-        return np.random.default_rng([self._seed, self.epoch, *self._number]).permutation(self.rows)
+    def order(self, epoch: int) -> np.ndarray:
+        """The rows of a pass in its order."""
+        if epoch not in self._orders:
+            if len(self._orders) >= PASSES_KEPT:
+                self._orders.clear()
+            self._orders[epoch] = self._random(epoch).permutation(self.rows)
+        return self._orders[epoch]
+
+    def coins(self, epoch: int) -> np.ndarray:
+        """A number in [0, 1) for each row: what its chance is held against in a pass."""
+        return self._random(epoch).spawn(1)[0].random(self.rows)
+
+    def _random(self, epoch: int) -> np.random.Generator:
+        return np.random.default_rng([self._seed, epoch, *self._number])
+
+
+class Chances:
+    """Which rows of a dataset a pass asks for, in arrays: looking for the next one costs little where few are left.
+
+    Not more than the rest of a pass and the whole one after it are looked at, and none of them twice while no visit
+    could have changed what was found: also with every prompt solved, the next row takes no walk over the dataset.
+    """
+
+    def __init__(self, cursor: DatasetCursor) -> None:
+        self._until = np.full(cursor.rows, NEVER, np.int64)
+        self._chance = np.ones(cursor.rows)
+        self._coins: dict[int, np.ndarray] = {}
+        self._barren = NEVER
+        """Up to the end of this pass nothing is asked for; NEVER: not known."""
+
+    def note(self, row: int, until: int, chance: float) -> None:
+        """A row is left out up to a pass, and asked for by this chance after it."""
+        self._until[row], self._chance[row] = until, chance
+        if until < self._barren and chance > 0:
+            self._barren = NEVER
+
+    def solved(self, epoch: int) -> int:
+        """Rows that a pass leaves out as solved."""
+        return int((self._until >= epoch).sum())
+
+    def skip(self, cursor: DatasetCursor) -> int:
+        """Move a cursor to the next row that is asked for; returns how many were left out, none where all would be."""
+        epoch, position = cursor.epoch, cursor.position
+        if position == cursor.rows:
+            epoch, position = epoch + 1, 0
+        if self._barren > epoch:
+            return 0
+        for passed, start in ((epoch, position), (epoch + 1, 0)):
+            found = self._first(cursor, passed, start)
+            if found is not None:
+                cursor.move(passed, found)
+                return found - position if passed == epoch else cursor.rows - position + found
+        self._barren = epoch + 1
+        return 0
+
+    def _first(self, cursor: DatasetCursor, epoch: int, start: int) -> int | None:
+        """The first position from `start` on whose row a pass asks for."""
+        order, length = cursor.order(epoch), FIRST_LOOK
+        while start < cursor.rows:
+            rows = order[start : start + length]
+            for place in np.flatnonzero((self._until[rows] < epoch) & (self._chance[rows] > 0)).tolist():
+                chance = self._chance[rows[place]]
+                if chance >= 1 or self._coins_of(cursor, epoch)[rows[place]] < chance:
+                    return start + int(place)
+            start, length = start + length, length * 8
+        return None
+
+    def _coins_of(self, cursor: DatasetCursor, epoch: int) -> np.ndarray:
+        if epoch not in self._coins:
+            if len(self._coins) >= PASSES_KEPT:
+                self._coins.clear()
+            self._coins[epoch] = cursor.coins(epoch)
+        return self._coins[epoch]
 
 
 def make_curriculum(config: DataflowConfig, sizes: Mapping[str, int], seed: int) -> Curriculum:
@@ -103,7 +180,6 @@ class Curriculum:
         self.names = tuple(sizes)
         self.left_out = 0
         """Times that a prompt was passed over, in this process."""
-        self._seed = seed
         self._rules = PromptRules(rules or CurriculumConfig())
         self._cursors = [DatasetCursor(rows, seed, number) for number, rows in enumerate(sizes.values())]
         self._starts = np.cumsum([0, *sizes.values()])
@@ -111,27 +187,18 @@ class Curriculum:
         self._shares = shares / shares.sum()
         self._issued = [0] * len(sizes)
         self._records: dict[int, PromptRecord] = {}
+        self._chances = [Chances(cursor) for cursor in self._cursors] if self.watches else []
 
     def next(self) -> tuple[int, int]:
         """(prompt_id, epoch) of the next occurrence."""
         lacking = self._shares * (sum(self._issued) + 1) - self._issued
         dataset = int(lacking.argmax())
         self._issued[dataset] += 1
-        cursor, start = self._cursors[dataset], int(self._starts[dataset])
-        first: tuple[int, int] | None = None
-        # the rest of this pass, and a whole one after it
-        most = 2 * cursor.rows if self._records else 1
-        for _ in range(most):
-            row, epoch = cursor.next()
-            if self._asks_for(start + row, epoch):
-                return start + row, epoch
-            first = first or (row, epoch)
-            self.left_out += 1
-        if first is not None:
-            cursor.after(*first)
-            self.left_out -= most
-            row, epoch = first
-        return start + row, epoch
+        cursor = self._cursors[dataset]
+        if self._records:
+            self.left_out += self._chances[dataset].skip(cursor)
+        row, epoch = cursor.next()
+        return int(self._starts[dataset]) + row, epoch
 
     def issued(self, prompt_id: int, epoch: int) -> None:
         """An occurrence was issued, as the log says: continue after it."""
@@ -142,7 +209,9 @@ class Curriculum:
     def visited(self, prompt_id: int, epoch: int, visit: Visit | None) -> None:
         """A rollout of a prompt ended, now or as the log says; None: without any reward."""
         if visit is not None and self.watches:
-            self._rules.visited(self._records.setdefault(prompt_id, PromptRecord()), visit, epoch)
+            record = self._records.setdefault(prompt_id, PromptRecord())
+            self._rules.visited(record, visit, epoch)
+            self._note(prompt_id, record)
 
     @property
     def watches(self) -> bool:
@@ -163,6 +232,8 @@ class Curriculum:
         for cursor, position in zip(self._cursors, state.positions, strict=True):
             cursor.move(*position)
         self._issued, self._records = list(state.issued), dict(state.records)
+        for prompt_id, record in self._records.items():
+            self._note(prompt_id, record)
 
     def statistics(self) -> dict[str, float]:
         """Occurrences by dataset, where there are several, and prompts by what is known of them."""
@@ -173,22 +244,14 @@ class Curriculum:
             return stats
         stats |= {"curriculum/left_out": float(self.left_out), "curriculum/visited": float(len(self._records))}
         if self._rules.config.solved is not None:
-            epochs = [cursor.epoch for cursor in self._cursors]
-            solved = [self._rules.is_solved(r, epochs[self.dataset(i)]) for i, r in self._records.items()]
+            solved = [c.solved(cursor.epoch) for c, cursor in zip(self._chances, self._cursors, strict=True)]
             stats["curriculum/solved"] = float(sum(solved))
         if (difficulty := self._rules.config.difficulty) is not None:
             pools = Counter(pool_of(record, difficulty) for record in self._records.values())
             stats |= {f"curriculum/{pool.value}": float(pools[pool]) for pool in Pool}
         return stats
 
-    def _asks_for(self, prompt_id: int, epoch: int) -> bool:
-        record = self._records.get(prompt_id)
-        if record is None:
-            return True
-        chance = self._rules.probability(record, epoch)
-        return chance >= 1 or (chance > 0 and self._coin(prompt_id, epoch) < chance)
-
-    def _coin(self, prompt_id: int, epoch: int) -> float:
-        """Uniform in [0, 1)."""
-        digest = hashlib.blake2b(f"{self._seed}/{epoch}/{prompt_id}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") / 2**64
+    def _note(self, prompt_id: int, record: PromptRecord) -> None:
+        dataset = self.dataset(prompt_id)
+        row = prompt_id - int(self._starts[dataset])
+        self._chances[dataset].note(row, self._rules.solved_until(record), self._rules.chance(record))

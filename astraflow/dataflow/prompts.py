@@ -19,6 +19,9 @@ from astraflow.core.data import Group
 from astraflow.dataflow.config import CurriculumConfig, DifficultyConfig, GresoConfig
 from astraflow.dataflow.ledger_events import Visit
 
+NEVER, ALWAYS = -1, 2**62
+"""Passes before the first, and after the last."""
+
 
 class Kind(StrEnum):
     """What a visit without variance was like."""
@@ -94,8 +97,10 @@ class PromptRules:
 
     def probability(self, record: PromptRecord, epoch: int) -> float:
         """Chance that a pass over the dataset asks for the prompt."""
-        if self.is_solved(record, epoch):
-            return 0.0
+        return 0.0 if self.is_solved(record, epoch) else self.chance(record)
+
+    def chance(self, record: PromptRecord) -> float:
+        """What a prompt's probability is in a pass in which it is not left out as solved."""
         greso, difficulty = self.config.greso, self.config.difficulty
         chance = 1.0 if greso is None else greso_probability(record.streak, record.kind, greso)
         if difficulty is not None:
@@ -107,12 +112,16 @@ class PromptRules:
             chance *= rates[pool_of(record, difficulty)]
         return chance
 
-    def is_solved(self, record: PromptRecord, epoch: int) -> bool:
-        """Is it left out because it was right so often?"""
+    def solved_until(self, record: PromptRecord) -> int:
+        """The last pass that leaves a prompt out because it was right so often; NEVER where none does."""
         solved = self.config.solved
         if solved is None or record.solved < solved.after:
-            return False
-        return solved.passes is None or epoch - record.epoch <= solved.passes
+            return NEVER
+        return ALWAYS if solved.passes is None else min(ALWAYS, record.epoch + solved.passes)
+
+    def is_solved(self, record: PromptRecord, epoch: int) -> bool:
+        """Is it left out because it was right so often?"""
+        return epoch <= self.solved_until(record)
 
 
 def pool_of(record: PromptRecord, rule: DifficultyConfig) -> Pool:

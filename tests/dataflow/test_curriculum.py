@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -21,6 +22,7 @@ from astraflow.dataflow.config import (
 )
 from astraflow.dataflow.curriculum import Curriculum, CurriculumState, DatasetCursor, make_curriculum
 from astraflow.dataflow.ledger_events import Visit
+from astraflow.dataflow.prompts import PromptRules
 from astraflow.dataflow.scripted import Rehearsal, ScriptedRaaS, ScriptedTrainer, example_rows
 from astraflow.dataflow.store import LedgerStore
 from astraflow.errors import DataError
@@ -109,6 +111,44 @@ def test_solved_for_good_and_when_all_are_solved_none_is_left_out() -> None:
     assert curriculum.left_out == left_out
     curriculum.visited(2, 6, MIXED)
     assert {prompt for prompt, _ in drawn(curriculum, 6)} == {2}
+
+
+def cost(curriculum: Curriculum, n: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Probabilities that are looked up in Python, and cursors' steps, for the next n prompts."""
+    steps = 0
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*arguments: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            return function(*arguments)
+
+        return count
+
+    monkeypatch.setattr(PromptRules, "probability", counted(PromptRules.probability))
+    monkeypatch.setattr(DatasetCursor, "next", counted(DatasetCursor.next))
+    drawn(curriculum, n)
+    return steps
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_the_next_prompt_takes_no_walk_over_a_dataset_of_solved_ones(
+    left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curriculum = Curriculum({"a": 5000}, 1, rules=CurriculumConfig(solved=SolvedConfig(after=1)))
+    for prompt in range(5000 - left):
+        curriculum.visited(prompt, 0, EASY)
+    assert cost(curriculum, 10, monkeypatch) <= 20
+
+
+def test_a_visit_ends_that_nothing_is_asked_for() -> None:
+    rules = CurriculumConfig(solved=SolvedConfig(after=1, passes=3))
+    curriculum = Curriculum({"a": 100}, 1, rules=rules)
+    for prompt in range(100):
+        curriculum.visited(prompt, 0, EASY)
+    assert len({prompt for prompt, _ in drawn(curriculum, 50)}) == 50  # all are solved: none is left out
+    curriculum.visited(7, 0, MIXED)
+    assert {prompt for prompt, _ in drawn(curriculum, 3)} == {7}
 
 
 def test_pools_are_asked_for_at_their_rates() -> None:

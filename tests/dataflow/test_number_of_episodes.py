@@ -1,7 +1,8 @@
 """A group has as many episodes as samples were asked for: another number is a failure, counted, and ends a run."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -25,15 +26,37 @@ def play(settings: DataflowSettings, scenario: Callable[[Rehearsal], Awaitable[N
     run_in_virtual_time(body(), loop)
 
 
+def raas_of(uid: str, count: int) -> ScriptedRaaS:
+    """A RaaS that returns so many episodes; its tasks end when `works` lets them."""
+    return ScriptedRaaS(uid, Rehearsal.TOKEN, lambda task, version: [float(i % 2) for i in range(count)], hold=True)
+
+
+@asynccontextmanager
+async def works(peer: ScriptedRaaS) -> AsyncIterator[None]:
+    """End a RaaS' tasks ten times a second: a run without an end would take no virtual time otherwise."""
+
+    async def end() -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            await peer.finish()
+
+    ending = asyncio.create_task(end())
+    try:
+        yield
+    finally:
+        ending.cancel()
+
+
 @pytest.mark.parametrize("count", [0, 1, 3, 100])
 def test_a_raas_that_returns_another_number_of_episodes_ends_the_run_with_that_reason(
     make_settings: MakeSettings, count: int
 ) -> None:
     async def scenario(rehearsal: Rehearsal) -> None:
-        peer = ScriptedRaaS("r", Rehearsal.TOKEN, lambda task, version: [float(i % 2) for i in range(count)])
+        peer = raas_of("r", count)
         await rehearsal.join(peer)
-        await rehearsal.trainer(4).begin()
-        await asyncio.sleep(60.0)
+        async with works(peer):
+            await rehearsal.trainer(4).begin()
+            await asyncio.sleep(20.0)
         error = str(rehearsal.service.error)
         assert "20 samples in a row had no reward" in error
         assert f"has {count} episodes, expected 2" in error
@@ -45,13 +68,15 @@ def test_a_raas_that_returns_another_number_of_episodes_ends_the_run_with_that_r
 @pytest.mark.parametrize("count", [0, 1, 3, 100])
 def test_it_is_in_quarantine_among_others_and_no_row_of_it_is_trained(make_settings: MakeSettings, count: int) -> None:
     async def scenario(rehearsal: Rehearsal) -> None:
-        odd = ScriptedRaaS("odd", Rehearsal.TOKEN, lambda task, version: [float(i % 2) for i in range(count)])
+        odd = raas_of("odd", count)
         await rehearsal.join(odd)
         await rehearsal.join(ScriptedRaaS("good", Rehearsal.TOKEN, lambda task, version: [1.0, 0.0]))
         trainer = rehearsal.trainer(8)
         await trainer.begin()
-        for _ in range(6):
-            assert len((await trainer.train()).batch.lengths) == 8
+        async with works(odd):
+            for _ in range(6):
+                assert len((await trainer.train()).batch.lengths) == 8
+                await asyncio.sleep(0.5)
         health = {i.uid: str(i.health) for i in rehearsal.service.pool.all}
         assert health == {"odd": "quarantined", "good": "healthy"}
 
