@@ -42,7 +42,10 @@ CHUNK = 8 * 2**20
 STALL_S = 30.0
 """A peer that moves no byte for so long is given up."""
 MAX_STREAMS = 256
-"""Connections served at once; more are closed at once and resume later."""
+"""Connections served at once; more wait for a place."""
+HELLO_S = 5.0
+"""Seconds without a byte after which a connection that has not said its ticket is given up. The ticket is what admits a
+receiver: until it is there, a connection holds its place only while nobody else needs one."""
 STREAMS = 2
 """Parallel streams of one fetch."""
 STREAM_MIN = 16 * 2**20
@@ -60,6 +63,9 @@ class BulkServer:
     def __init__(self, host: str, find: Callable[[bytes], Bulk | None]) -> None:
         self._find = find
         self._places = threading.BoundedSemaphore(MAX_STREAMS)
+        self._silent: dict[socket.socket, None] = {}
+        """Connections that have not said what they want, the oldest first."""
+        self._lock = threading.Lock()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -98,28 +104,48 @@ class BulkServer:
                 self._closing.wait(ACCEPT_WAIT_S)
                 continue
             refused = False
-            if self._places.acquire(blocking=False):
-                thread = threading.Thread(target=self._serve, args=(connection,), name="bulk-stream", daemon=True)
-                self._streams[connection] = thread
-                thread.start()
-            else:
+            if not self._place():
                 connection.close()
+                continue
+            with self._lock:
+                self._silent[connection] = None
+            thread = threading.Thread(target=self._serve, args=(connection,), name="bulk-stream", daemon=True)
+            self._streams[connection] = thread
+            thread.start()
+
+    def _place(self) -> bool:
+        """Wait for a place; the oldest connection that has said nothing makes room. False where the server ends."""
+        free = self._places.acquire(blocking=False)
+        while not (free or self._closing.is_set()):
+            with self._lock:
+                oldest = next(iter(self._silent), None)
+                if oldest is not None:
+                    del self._silent[oldest]
+                    _wake(oldest)
+            free = self._places.acquire(timeout=ACCEPT_WAIT_S)
+        return free
 
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection:
-                connection.settimeout(STALL_S)
+                connection.settimeout(HELLO_S)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._send_range(connection)
         except OSError:
             pass  # the receiver went away or stalls; it resumes or gives up by itself
         finally:
+            with self._lock:
+                self._silent.pop(connection, None)
             del self._streams[connection]
             self._places.release()
 
     def _send_range(self, connection: socket.socket) -> None:
         ticket, offset, length = REQUEST.unpack(_receive_exactly(connection, REQUEST.size))
         bulk = self._find(ticket)
+        if bulk is not None:
+            with self._lock:
+                self._silent.pop(connection, None)
+        connection.settimeout(STALL_S)
         if bulk is None or offset + length > bulk.length or not _send_frames(connection, bulk, offset, length):
             connection.sendall(FRAME.pack(CUT, 0))
             return

@@ -116,14 +116,40 @@ def test_a_wrong_acknowledgement_is_not_done(server: BulkServer) -> None:
         assert FRAME.unpack(read(connection, 16)) == (CUT, 0)
 
 
-def test_more_streams_than_there_are_places_are_closed(server: BulkServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_places", threading.BoundedSemaphore(1))
-    with ask(server.port, TICKET, 0, 10) as first:
-        read(first, 26)
-        with ask(server.port, TICKET, 0, 10) as second, contextlib.suppress(ConnectionResetError):
-            assert read(second, 1) == b""
-        first.sendall((10).to_bytes(8, "little"))
-        assert FRAME.unpack(read(first, 16)) == (DONE, 0)
+def test_connections_that_say_nothing_keep_no_receiver_out(server: BulkServer) -> None:
+    """None of them has shown a ticket: each holds a place only while nobody else needs it."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(256):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        into = bytearray(len(DATA))
+        assert fetch(server.port, into, 20.0)
+        assert bytes(into) == DATA
+
+
+def test_a_ticket_that_is_none_holds_no_place_either(server: BulkServer) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(256):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            connection.sendall(REQUEST.pack(b"x" * 16, 0, 1)[:-1])
+        into = bytearray(len(DATA))
+        assert fetch(server.port, into, 20.0)
+
+
+def test_more_receivers_than_there_are_places_wait_for_one(server: BulkServer) -> None:
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(ask(server.port, TICKET, 0, 4096)) for _ in range(256)]
+        for connection in held:
+            read(connection, FRAME.size + 4096)  # served, and not acknowledged yet
+        into = bytearray(len(DATA))
+        results: list[bool] = []
+        fetching = threading.Thread(target=lambda: results.append(fetch(server.port, into, 20.0)))
+        fetching.start()
+        time.sleep(0.3)  # longer than all attempts of a fetch that is turned away
+        for connection in held:
+            connection.sendall((4096).to_bytes(8, "little"))
+        fetching.join(20.0)
+        assert results == [True]
+        assert bytes(into) == DATA
 
 
 def test_a_cut_line_is_resumed_where_it_broke(serve: Serve) -> None:
