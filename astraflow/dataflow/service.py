@@ -124,7 +124,7 @@ class AstraFlow:
         self._wake = asyncio.Event()
         self._evaluating = asyncio.Lock()
         self._guards = TrainerGuards()
-        self._announcing_for_eval = 0
+        self._announcing_for_eval = self._restoring = 0
         self._streak = FailureStreak(config.max_failure_streak)
         self._max_groups, self._max_refill = config.buffer.max_groups, config.buffer.max_refill
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -299,7 +299,8 @@ class AstraFlow:
             self._wake.clear()
             self._give_up()
             scoring = self.evaluation.running or self._announcing_for_eval > 0
-            self.acquisition.paused = self.stopping.is_set() or (scoring and self.evaluation.exclusive)
+            held = self._restoring > 0 or (scoring and self.evaluation.exclusive)
+            self.acquisition.paused = self.stopping.is_set() or held
             # evaluation first: the trainer may be waiting for it
             for order in (*self.evaluation.assign(), *self.acquisition.assign()):
                 self.links.send(order)
@@ -395,7 +396,12 @@ class AstraFlow:
         async with self._guards.lock(policy.model_id):
             # who had the lock before may have changed what was found
             if self._checked(request):
-                await self.recovery.rewind(request)
+                self._restoring += 1  # what would be sampled now is of a lineage that is being left
+                try:
+                    await self.recovery.rewind(request)
+                finally:
+                    self._restoring -= 1
+                    self._wake.set()
                 self._guards.supersede(policy.model_id)
                 self.evaluation.abort(ConflictError(f"the trainer of {policy.model_id} was started again"))
             elif not self.policies.is_retry(request):
