@@ -292,7 +292,7 @@ class DataflowConfig(Section):
     def _names(self) -> Self:
         if "rollout_dataset" in self.mixture:
             raise ValueError("mixture: the name rollout_dataset is the first dataset's; choose another")
-        for section, names in {"mixture": self.mixture, "eval_datasets": self.eval_datasets}.items():
+        for section, names in {"mixture": list(self.mixture), "eval_datasets": list(self.eval_datasets)}.items():
             for why in filter(None, map(why_no_id, names)):
                 raise ValueError(f"{section}: the name {why}")
         for name, dataset in self.eval_datasets.items():

@@ -87,13 +87,16 @@ def test_a_raas_takes_ids_and_nothing_else(field: str, text: str) -> None:
     def request(text: str) -> Any:
         task = m.Task(task_id=text if field == "task_id" else "t", group_id=1, data={})
         prompt = np.arange(3, dtype=np.int32)
-        generation = {"rid": "r", **({field: text} if field in ("rid", "affinity") else {})}
-        return {
+        generation: dict[str, Any] = {"rid": "r", **({field: text} if field in ("rid", "affinity") else {})}
+        made: dict[str, Callable[[], Any]] = {
             "task_id": lambda: m.SubmitRequest(tasks=[task]),
             "workflow_id": lambda: m.SubmitRequest(tasks=[task], workflow_id=text),
             "ack": lambda: m.PullRequest(ack=["a", text]),
             "task_ids": lambda: m.CancelRequest(task_ids=["a", text]),
-        }.get(field, lambda: ModelRequest(input_ids=prompt, gconfig=GenerationHyperparameters(), **generation))()
+        }
+        if field in made:
+            return made[field]()
+        return ModelRequest(input_ids=prompt, gconfig=GenerationHyperparameters(), **generation)
 
     decode(encode(request(LONGEST)), type(request(LONGEST)))
     with pytest.raises(AstraFlowError, match=field):
