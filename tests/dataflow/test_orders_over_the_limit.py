@@ -53,6 +53,25 @@ def test_an_order_of_more_bytes_than_a_body_takes_arrives(
     assert "did not take" not in caplog.text
 
 
+def test_evaluation_tasks_of_more_bytes_than_a_body_takes_arrive(make_settings: MakeSettings) -> None:
+    text = "x" * (3 * MIB)
+    rows = [{**row, "tests": text} for row in example_rows(24)]
+
+    async def scenario(rehearsal: Rehearsal) -> None:
+        await rehearsal.join(ScriptedRaaS("r", Rehearsal.TOKEN, wide, max_concurrency=64))
+        reply = await rehearsal.trainer(4).begin(run_eval=True)
+        assert reply.eval_results is not None
+        assert reply.eval_results.datasets["held_out"].sample_count == 48
+        assert [i.health for i in rehearsal.service.pool.all] == ["healthy"]
+
+    settings = make_settings(
+        eval_datasets={"held_out": {"dataset_fn": "a.b:c", "eval_workflow": "plain"}},
+        eval_workflows={"plain": {"workflow_cls": "rlvr"}},
+        eval={"mode": "exclusive"},
+    )
+    play(lambda clock: Rehearsal(settings, eval_rows={"held_out": rows}, clock=clock), scenario)
+
+
 async def by_answer(request: m.SubmitRequest) -> list[m.Accepted]:
     return [m.Accepted(task_id=t.task_id, accepted=False, reason="no such tool") for t in request.tasks]
 
