@@ -87,7 +87,7 @@ def test_a_task_that_is_refused_again_and_again_has_failed_with_what_was_said(
 ) -> None:
     async def scenario(rehearsal: Rehearsal) -> None:
         peer = ScriptedRaaS("r", Rehearsal.TOKEN, wide)
-        peer.submit = submit  # type: ignore[method-assign]
+        peer.submit = submit  # type: ignore[assignment]
         await rehearsal.join(peer)
         await rehearsal.trainer(4).begin()
         await asyncio.sleep(600.0)
