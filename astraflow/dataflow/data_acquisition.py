@@ -36,7 +36,7 @@ from astraflow.dataflow.ledger import (
     Orphan,
     State,
 )
-from astraflow.dataflow.policies import Policies
+from astraflow.dataflow.policies import MOST_SKIPPED, Policies
 from astraflow.dataflow.prompts import visit_of
 from astraflow.dataflow.raas_link import Order
 from astraflow.dataflow.raas_pool import Instance, RaaSPool
@@ -196,13 +196,20 @@ class DataAcquisition:
 
     # ---- back ------------------------------------------------------------------------------------------------------
 
-    def results(self, key: str, items: list[m.PulledItem]) -> None:
-        """Close the occurrences that ended at an instance; results without a lease are ignored and counted."""
+    def results(self, key: str, items: list[m.PulledItem]) -> list[str]:
+        """Close the occurrences that ended at an instance; results without a lease are ignored and counted.
+
+        Returns the ids of those that are too early: the instance keeps them.
+        """
+        early = []
         for item in items:
             group_id = item.lease.group_id
             entry = self._books.ledger.get(group_id)
             if entry is None or item.lease.owner != key or item.lease != entry.lease:
                 self._ignore(key, item)
+                continue
+            if self._is_early(item.result):
+                early.append(item.task_id)
                 continue
             self._books.arrived(group_id, item.result)
             row = self._rows[entry.prompt_id]
@@ -217,6 +224,20 @@ class DataAcquisition:
                 self._books.record(LoseLeases.of(key, [item.lease]))
                 continue
             self._close(occurrence, item.lease, outcomes, drop)
+        return early
+
+    def _is_early(self, result: GroupResult | None) -> bool:
+        """Has it tokens of a version that is not announced yet? Its sender is ahead of the announcement by a moment."""
+        early = False
+        for episode in () if result is None else result.episodes:
+            for t in () if isinstance(episode, Failed) else episode.trajectories:
+                if t.model_id in self._pool.model_ids and t.model_id not in self._books.absent:
+                    steps = self._policies.get(t.model_id).steps
+                    number = steps.ahead(t.arrays.versions, MOST_SKIPPED)
+                    if number is not None:
+                        self._pool.versions.saw(t.model_id, number)
+                        early = True
+        return early
 
     def _ignore(self, key: str, item: m.PulledItem) -> None:
         """Count a result without a lease, once however often it comes."""

@@ -102,12 +102,16 @@ class DataServing:
         self._changed = Pulse()
         self._failure: AstraFlowError | None = None
         self._two_versions = 0
-        self.waiting: set[str] = set()
-        """Models whose trainer waits for a batch."""
+        self._polls: Counter[str] = Counter()
 
     def ready(self, model_id: str) -> int:
         """Groups that wait for a batch."""
         return len(self._ready[model_id])
+
+    @property
+    def waiting(self) -> set[str]:
+        """Models whose trainer waits for a batch: also by a call that is made again while the first one lasts."""
+        return {model_id for model_id, polls in self._polls.items() if polls}
 
     @property
     def starved(self) -> set[str]:
@@ -194,35 +198,42 @@ class DataServing:
         self._failure = error
         self._changed.set()
 
-    async def batch(self, request: m.BatchRequest) -> m.BatchReply:
-        """Wait for the batch that follows a version. ConflictError for an older one; DeadlineError after timeout."""
+    async def batch(self, request: m.BatchRequest, guard: asyncio.Lock | None = None) -> m.BatchReply:
+        """Wait for the batch that follows a version. ConflictError for an older one; DeadlineError after timeout.
+
+        guard: the model's lock, held while a batch is made and not while groups are waited for.
+        """
         policy = self._policies.trained(request.model_id)
         if not 0 <= request.timeout <= LONGEST_WAIT_S:
             raise CallerError(f"timeout must be 0 to {LONGEST_WAIT_S:.0f} s, got {request.timeout}")
         who = f"trainer of {request.model_id} at version {request.version}"
         started = asyncio.get_running_loop().time()
-        self.waiting.add(policy.model_id)
+        self._polls[policy.model_id] += 1
         try:
             return await self._waits.until(
                 who,
                 lambda: self._waits_on(policy, request.version),
                 request.timeout,
-                self._batch(policy, request.version, started),
+                self._batch(policy, request.version, started, guard or asyncio.Lock()),
             )
         finally:
-            self.waiting.discard(policy.model_id)
+            self._polls[policy.model_id] -= 1
 
-    async def _batch(self, policy: Policy, version: int, started: float) -> m.BatchReply:
+    async def _batch(self, policy: Policy, version: int, started: float, guard: asyncio.Lock) -> m.BatchReply:
         while True:
-            if self._failure is not None:
-                self.told.set()
-                raise self._failure
-            if version < policy.version:
-                raise ConflictError(f"version {version} of '{policy.model_id}' goes back: {policy.version} is current")
-            if version == policy.version:
-                served = self._served.get(policy.model_id) or self._serve(policy, started)
-                if served is not None:
-                    return served.reply
+            async with guard:
+                if self._failure is not None:
+                    self.told.set()
+                    raise self._failure
+                if version < policy.version:
+                    raise ConflictError(
+                        f"version {version} of '{policy.model_id}' goes back: {policy.version} is current"
+                    )
+                if version == policy.version:
+                    served = self._served.get(policy.model_id) or self._serve(policy, started)
+                    if served is not None:
+                        return served.reply
+            # the guard is let go of without an await: no change is missed
             await self._changed.wait()
 
     def _serve(self, policy: Policy, started: float) -> Served | None:

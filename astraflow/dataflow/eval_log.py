@@ -1,11 +1,13 @@
 """Samples of evaluation rounds for people: `<run_dir>/evaluations/version_%06d.jsonl`, one JSON line a sample.
 
+Of several policies a round scores all versions together, so its file is named by all: `solver_000003-checker_000007`.
+
 The first rows of each dataset are kept, so the same prompts can be compared from version to version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +40,11 @@ class EvalLog:
         """Forget a round that has no result."""
         self._lines = []
 
-    def collect(self, version: int) -> Callable[[], None]:
-        """Take what a round left; the returned function writes it (in any thread)."""
+    def collect(self, versions: Mapping[str, int]) -> Callable[[], None]:
+        """Take what a round of these versions left; the returned function writes it (in any thread)."""
         lines, self._lines = self._lines, []
         lines.sort(key=lambda line: (line["dataset"], line["row"], line["greedy"], line["sample"]))
-        return lambda: self._write(version, lines)
+        return lambda: self._write(versions, lines)
 
     def _sample(self, episode: EpisodeResult) -> dict[str, Any]:
         if isinstance(episode, Failed):
@@ -63,9 +65,12 @@ class EvalLog:
             ],
         }
 
-    def _write(self, version: int, lines: Sequence[dict[str, Any]]) -> None:
+    def _write(self, versions: Mapping[str, int], lines: Sequence[dict[str, Any]]) -> None:
         if self._directory is None or not lines:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
-        body = b"".join(msgspec.json.encode({"version": version, **line}) + b"\n" for line in lines)
-        (self._directory / f"version_{version:06d}.jsonl").write_bytes(body)
+        whole = {"version": next(iter(versions.values()))} if len(versions) == 1 else {"versions": dict(versions)}
+        body = b"".join(msgspec.json.encode({**whole, **line}) + b"\n" for line in lines)
+        named = [(model_id if len(versions) > 1 else "version", number) for model_id, number in versions.items()]
+        name = "-".join(f"{word}_{number:06d}" for word, number in named)
+        (self._directory / f"{name}.jsonl").write_bytes(body)

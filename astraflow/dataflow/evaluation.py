@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -181,6 +182,7 @@ class EvalRound:
             overall_avg_at_k=float(np.mean([d.avg_at_k for d in datasets.values()])),
             overall_pass_at_k=float(np.mean([d.pass_at_k for d in datasets.values()])),
             version=max(self.versions.values(), default=0),
+            versions=self.versions,
         )
 
     def _pinned(self, result: GroupResult) -> bool:
@@ -281,22 +283,24 @@ class Evaluation:
         return self._round is not None
 
     @property
-    def progress(self) -> dict[str, int] | None:
-        """{done, total, version} of the running round."""
+    def progress(self) -> dict[str, Any] | None:
+        """{done, total, version, versions} of the running round; version is the highest of the policies'."""
         r = self._round
-        return None if r is None else {"done": r.done, "total": r.total, "version": max(r.versions.values())}
+        if r is None:
+            return None
+        return {"done": r.done, "total": r.total, "version": max(r.versions.values()), "versions": r.versions}
 
     async def run(self, versions: Sequence[Published]) -> m.EvalResults | None:
         """Score these versions; None where there are no datasets. DeadlineError after the round's timeout.
 
-        Asked again for the version that was scored last, it answers with that round's results.
+        Asked again for the very versions, of all policies, that were scored last, it answers with that round's results.
         """
         if not self._sets:
             return None
         who = "evaluation of " + ", ".join(f"{p.model_id} version {p.version}" for p in versions)
         numbers = {p.model_id: p.version for p in versions}
         async with self._lock:
-            if self.last is not None and self.last.version == max(numbers.values()):
+            if self.last is not None and self.last.versions == numbers:
                 return self.last
             self._rounds += 1
             self._round = EvalRound(self._rounds, numbers, self._sets, self._next_group_id)
@@ -308,7 +312,7 @@ class Evaluation:
             try:
                 with self._spans.span("evaluate", version=max(numbers.values()), tasks=self._round.total):
                     await self._waits.until(who, self._waits_on, self._timeout_s, self._finished(self._round))
-                await asyncio.to_thread(self._log.collect(max(numbers.values())))
+                await asyncio.to_thread(self._log.collect(numbers))
                 # the bootstrap of large datasets takes a while
                 self.last = await asyncio.to_thread(self._round.results, self._seed)
             finally:
@@ -354,7 +358,7 @@ class Evaluation:
                 orders.append(Order(key, workflow_id, tuple(t.task for t in tasks), "eval", version))
         return orders
 
-    def results(self, key: str, items: list[m.PulledItem]) -> None:
+    def results(self, key: str, items: list[m.PulledItem]) -> list[str]:
         """Score what came back; what is of no lease, or of an earlier round's, is counted and changes nothing."""
         r = self._round
         for item in items:
@@ -369,6 +373,7 @@ class Evaluation:
                 self._observe(result.episodes)
         if r is not None and r.finished:
             self._changed.set()
+        return []
 
     def expire(self) -> None:
         """Give what no RaaS scored in time to others. Who took it has failed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import msgspec
 
@@ -22,6 +23,27 @@ KEPT_VERSIONS = 8
 
 MOST_SKIPPED = 1 << 16
 """Version numbers that an announcement may leave out: the step of each is remembered."""
+
+
+class Stage(StrEnum):
+    """Where a policy's trainer is in its life. Whether it is absent meanwhile is known by `attendance`.
+
+    awaited ──/ready──► ready ──/notify_version──► announced ──/notify_version──┐
+                          ▲                         │      ▲◄──────────────────┘
+                     (the same again)               │      │ /notify_version
+                                                /ready at a step
+                                                    ▼      │
+                                                 restored ─┘  (the same again; at another step)
+    """
+
+    AWAITED = "awaited"
+    """No trainer has called /ready."""
+    READY = "ready"
+    """A fresh one has; its version 0 is not announced."""
+    RESTORED = "restored"
+    """One is back at a step; what it was restored to is not announced, so nothing can be rolled out."""
+    ANNOUNCED = "announced"
+    """It has a current version."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -42,6 +64,17 @@ class PublishedVersions:
         self._by_model: dict[str, dict[int, Published]] = {model_id: {} for model_id in model_ids}
         self._pinned: dict[str, Published] = {}
         self._holders: frozenset[str] | None = None
+        self._seen: dict[str, int] = {}
+
+    def saw(self, model_id: str, version: int) -> None:
+        """A RaaS has this number, which may not be announced yet. One that is far off is no number of ours."""
+        newest = self.newest(model_id)
+        if version <= (0 if newest is None else newest.version) + MOST_SKIPPED:
+            self._seen[model_id] = max(version, self.seen(model_id))
+
+    def seen(self, model_id: str) -> int:
+        """The highest number that a RaaS was seen to have; -1 for none."""
+        return self._seen.get(model_id, -1)
 
     def publish(self, published: Published) -> None:
         """A version is current."""
@@ -112,11 +145,25 @@ class Policy:
     """The highest number seen, of any lineage: the next one is above it."""
 
     @property
+    def stage(self) -> Stage:
+        """Where its trainer is."""
+        if self.current is not None:
+            return Stage.ANNOUNCED
+        if self.ready is None:
+            return Stage.AWAITED
+        return Stage.READY if self.ready.recovered_step is None else Stage.RESTORED
+
+    @property
     def step(self) -> int:
         """v, the last trained step."""
         if self.current is not None:
             return self.current.step
         return (self.ready.recovered_step or 0) if self.ready else 0
+
+    @property
+    def next_version(self) -> int:
+        """The number of the next version that its trainer publishes."""
+        return max(self.highest, 0) + 1
 
     @property
     def version(self) -> int:
@@ -153,15 +200,26 @@ class Policies:
         return [p.model_id for p in self._policies.values() if p.current is None and p.model_id not in absent]
 
     def make_ready(self, request: ReadyRequest) -> int:
-        """Register a trainer; returns the number of the next version it will publish.
+        """Register a trainer; returns the number of the next version it will publish. Errors as of `check_ready`."""
+        self.check_ready(request)
+        if not self.is_retry(request):
+            self.replay_ready(request)
+        return self.get(request.model_id).next_version
+
+    def check_ready(self, request: ReadyRequest) -> None:
+        """Raise an error where a trainer may not register so; nothing is changed.
 
         A recovered trainer takes the place of the one before; otherwise ConflictError where another is registered.
         CallerError for a batch size that groups do not divide or a manifest that does not belong.
         """
         policy = self.get(request.model_id)
         recovering = request.recovered_step is not None
-        if policy.ready is not None and policy.ready != request and not recovering:
+        if policy.ready is not None and not recovering and not _same(policy.ready, request):
             raise ConflictError(f"another trainer of '{request.model_id}' is registered; nothing was changed")
+        if recovering and policy.ready == request and request.incarnation and policy.stage is Stage.ANNOUNCED:
+            raise ConflictError(
+                f"this trainer of '{request.model_id}' has announced a version since: what it asked before is over"
+            )
         if request.train_batch_size < 1 or request.train_batch_size % policy.n_samples:
             raise CallerError(
                 f"train_batch_size {request.train_batch_size} is not a multiple of n_samples {policy.n_samples}"
@@ -173,23 +231,25 @@ class Policies:
         if request.recovered_version < 0 or (request.recovered_step or 0) < 0:
             raise CallerError("recovered_version and recovered_step cannot be negative")
         _near(request.recovered_version, policy)
-        if not self.is_retry(request):
-            self.replay_ready(request)
-        return max(policy.highest, 0) + 1
 
     def is_retry(self, request: ReadyRequest) -> bool:
         """Was this registration made already? A trainer that was restored at one state twice asks the same twice."""
         policy = self.get(request.model_id)
-        return policy.ready == request and (request.recovered_step is None or policy.current is None)
+        if policy.ready is None or request.recovered_step is None:
+            return policy.ready is not None and _same(policy.ready, request)
+        return policy.ready == request and policy.stage is Stage.RESTORED
 
-    def replay_ready(self, request: ReadyRequest) -> None:
-        """A trainer registered, now or as the log says. A restored one abandons the versions of later steps."""
+    def replay_ready(self, request: ReadyRequest, seen: int = -1) -> None:
+        """A trainer registered, now or as the log says. A restored one abandons the versions of later steps.
+
+        seen: the highest number that RaaS had of its predecessor, announced or not. The same again changes nothing.
+        """
         policy = self.get(request.model_id)
         policy.ready = request
         policy.batch_groups = request.train_batch_size // policy.n_samples
         if request.recovered_step is not None:
             policy.steps.abandon(request.recovered_step)
-            policy.highest = max(policy.highest, request.recovered_version)
+            policy.highest = max(policy.highest, request.recovered_version, seen)
             policy.previous, policy.current = policy.current or policy.previous, None
 
     def replay_announced(self, model_id: str, version: int, step: int, current: Published | None) -> None:
@@ -252,6 +312,11 @@ class Policies:
             raise ConflictError(f"step {request.step} of {name} does not follow step {policy.step}")
         if request.step == policy.step + 1 and not served:
             raise ConflictError(f"step {request.step} of {name} was trained on no batch: none is served")
+
+
+def _same(one: ReadyRequest, other: ReadyRequest) -> bool:
+    """Do they say the same, from whichever process?"""
+    return msgspec.structs.replace(one, incarnation=other.incarnation) == other
 
 
 def _near(version: int, policy: Policy) -> None:

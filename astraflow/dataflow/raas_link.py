@@ -60,8 +60,8 @@ class Order:
 class Desk(Protocol):
     """Who gives out the work of a lane and takes its results."""
 
-    def results(self, key: str, items: list[m.PulledItem]) -> None:
-        """Tasks ended at an instance."""
+    def results(self, key: str, items: list[m.PulledItem]) -> list[str]:
+        """Tasks ended at an instance. Returns those whose results it is to keep, and to give again."""
 
     def returned(self, key: str, leases: Sequence[LeaseId]) -> None:
         """Tasks did not reach, or were refused by, an instance. A lease that has ended meanwhile is passed over."""
@@ -243,6 +243,7 @@ class RaaSLink:
             return False
         if self._pool.versions.get(target.model_id, state.number) is None:
             # its sender was a version ahead of the trainer's announcement, which is on its way
+            self._pool.versions.saw(target.model_id, state.number)
             log.info("RaaS %s serves version %d, not announced yet", self._key, state.number)
             return False
         if not self._pool.proved(self._key, target.model_id, state.number, state.digest):
@@ -306,6 +307,7 @@ class RaaSLink:
     async def _pull(self, lane: m.Lane) -> None:
         desk = self._links.desks[lane]
         ack: list[str] = []
+        known: set[str] = set()
         while True:
             if not desk.expects(self._key):
                 await self.news.wait()
@@ -313,14 +315,15 @@ class RaaSLink:
             asked = self._links.clock()
             request = m.PullRequest(timeout=self._pool.rules.heartbeat_s, lane=lane, ack=ack)
             items = await self._insist(partial(self._client.pull, request))
-            if all(item.task_id in ack for item in items):
+            if all(item.task_id in known for item in items):
                 # nothing new: who answers at once all the same is not asked again at once
                 await asyncio.sleep(max(0.0, asked + min(RETRY_S, request.timeout) - self._links.clock()))
-            # acknowledged with the next pull, that is after the results are in the ledger
-            ack = [item.task_id for item in items]
             if self._pool.doubted(self._key):
                 await self._still_serves()
-            desk.results(self._key, items)
+            kept = set(desk.results(self._key, items))
+            # acknowledged with the next pull, that is after the results are in the ledger
+            known = {item.task_id for item in items}
+            ack = [item.task_id for item in items if item.task_id not in kept]
             self._pool.heard(self._key, self._links.clock())
             self._links.wake.set()
             await self._links.durable()

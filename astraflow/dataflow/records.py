@@ -16,6 +16,8 @@ class TrainerReady(msgspec.Struct, frozen=True, tag=True):
     """A trainer registered, fresh or recovered."""
 
     request: ReadyRequest
+    seen: int = -1
+    """The highest number that RaaS were seen to have then: also of a version that was never announced."""
 
 
 class Announced(msgspec.Struct, frozen=True, tag=True):

@@ -67,7 +67,7 @@ def replay(loaded: Loaded, policies: Policies, published: Mapping[str, Published
     for record in loaded.records:
         match record:
             case TrainerReady():
-                policies.replay_ready(record.request)
+                policies.replay_ready(record.request, record.seen)
             case Announced():
                 policies.replay_announced(record.model_id, record.version, record.step, published.get(record.model_id))
             case Started() | Arrived() | Attended() | Batched():
@@ -172,9 +172,11 @@ class Recovery:
         taken_back = [*ledger.trained(policy.model_id, after=step), *ledger.served(policy.model_id)]
         replayable = self._replayable(policy, step)
         kept = await self._books.journal.read([*taken_back, *replayable])
-        # from here to the end without an await: nobody sees half of it
+        # nothing was changed before; from here to the end without an await: nobody sees half of it
         held = {group.group_id: group for group in self._serving.held(policy.model_id)}
-        self._books.journal.append(TrainerReady(request))
+        seen = self._pool.versions.seen(policy.model_id)
+        self._policies.replay_ready(request, seen)
+        self._books.journal.append(TrainerReady(request, seen))
         moved = self._books.record(Rewind(policy.model_id, step))
         self._pool.recovering(policy.model_id)
         ready = set(ledger.groups(State.READY, policy.model_id))
@@ -189,6 +191,7 @@ class Recovery:
 
     def begin(self, request: ReadyRequest) -> None:
         """A fresh trainer is ready: its credit counts from now on."""
+        self._policies.replay_ready(request)
         self._books.journal.append(TrainerReady(request))
         self._admit(self._policies.get(request.model_id))
 

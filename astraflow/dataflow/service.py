@@ -28,6 +28,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from astraflow.core.data.trajectory import EpisodeResult, Row
 from astraflow.core.observability.spans import SpanLog
 from astraflow.core.protocol import RaaSClient
@@ -43,10 +45,11 @@ from astraflow.dataflow.data_serving import DataServing, ServingRules
 from astraflow.dataflow.eval_log import EvalLog
 from astraflow.dataflow.evaluation import Evaluation
 from astraflow.dataflow.filters import FilterRules, make_filters
+from astraflow.dataflow.guards import TrainerGuards
 from astraflow.dataflow.journal import Durable
 from astraflow.dataflow.ledger import DropReason
 from astraflow.dataflow.past import Past, Seat
-from astraflow.dataflow.policies import Policies
+from astraflow.dataflow.policies import Policies, Published
 from astraflow.dataflow.raas_link import RaaSLinks
 from astraflow.dataflow.raas_pool import Instance, PoolRules, RaaSPool
 from astraflow.dataflow.records import Started
@@ -120,6 +123,8 @@ class AstraFlow:
         self._spans = spans or SpanLog(None, "dataflow")
         self._wake = asyncio.Event()
         self._evaluating = asyncio.Lock()
+        self._guards = TrainerGuards()
+        self._announcing_for_eval = 0
         self._streak = FailureStreak(config.max_failure_streak)
         self._max_groups, self._max_refill = config.buffer.max_groups, config.buffer.max_refill
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -293,7 +298,8 @@ class AstraFlow:
             # before the work: what happens during it is looked at in the next round
             self._wake.clear()
             self._give_up()
-            self.acquisition.paused = self.stopping.is_set() or (self.evaluation.running and self.evaluation.exclusive)
+            scoring = self.evaluation.running or self._announcing_for_eval > 0
+            self.acquisition.paused = self.stopping.is_set() or (scoring and self.evaluation.exclusive)
             # evaluation first: the trainer may be waiting for it
             for order in (*self.evaluation.assign(), *self.acquisition.assign()):
                 self.links.send(order)
@@ -380,7 +386,27 @@ class AstraFlow:
     # ---- trainers --------------------------------------------------------------------------------------------------
 
     async def ready(self, request: m.ReadyRequest) -> m.ReadyReply:
-        """A trainer is ready, or back; its credit counts from now on."""
+        """A trainer is ready, or back; its credit counts from now on. Asked again, it waits for the first answer."""
+        policy = self.policies.get(request.model_id)
+        again = self._checked(request)
+        if again:
+            # what its predecessor still waits for may be what holds the lock up
+            self._guards.supersede(policy.model_id)
+        async with self._guards.lock(policy.model_id):
+            # who had the lock before may have changed what was found
+            if self._checked(request):
+                await self.recovery.rewind(request)
+                self._guards.supersede(policy.model_id)
+                self.evaluation.abort(ConflictError(f"the trainer of {policy.model_id} was started again"))
+            elif not self.policies.is_retry(request):
+                self.recovery.begin(request)
+            log.info("trainer of %s is ready: %d groups a step", policy.model_id, policy.batch_groups)
+            with self._attending(policy.model_id):
+                await self.books.journal.durable()
+            return m.ReadyReply(next_version=policy.next_version)
+
+    def _checked(self, request: m.ReadyRequest) -> bool:
+        """Is it of a trainer that was started again, and not a retry? ConflictError or CallerError where it may not."""
         policy = self.policies.get(request.model_id)
         retry = self.policies.is_retry(request)
         groups = request.train_batch_size // policy.n_samples
@@ -390,21 +416,14 @@ class AstraFlow:
             )
         if not retry:
             self.recovery.check(request)
-        next_version = self.policies.make_ready(request)
-        if not retry:
-            if request.recovered_step is not None:
-                self.evaluation.abort(ConflictError(f"the trainer of {policy.model_id} was started again"))
-                await self.recovery.rewind(request)
-            else:
-                self.recovery.begin(request)
-            log.info("trainer of %s is ready: %d groups a step", policy.model_id, policy.batch_groups)
-        with self._attending(policy.model_id):
-            await self.books.journal.durable()
-        return m.ReadyReply(next_version=next_version)
+        self.policies.check_ready(request)
+        return not retry and request.recovered_step is not None
 
     async def batch(self, request: m.BatchRequest) -> m.BatchReply:
-        with self._attending(self.policies.trained(request.model_id).model_id):
-            reply = await self.serving.batch(request)
+        model_id = self.policies.trained(request.model_id).model_id
+        with self._attending(model_id):
+            async with self._guards.waiting(model_id):
+                reply = await self.serving.batch(request, self._guards.lock(model_id))
             await self.books.journal.durable()
         return reply
 
@@ -414,8 +433,10 @@ class AstraFlow:
         if request.model_id is not None:
             self.policies.trained(request.model_id)
         if len(trained) == 1:
-            step = trained[0].step if request.step is None else min(request.step, trained[0].step)
-            self.serving.settle(trained[0].model_id, step)
+            async with self._guards.lock(trained[0].model_id):
+                step = trained[0].step if request.step is None else min(request.step, trained[0].step)
+                self.serving.settle(trained[0].model_id, step)
+                await self.books.journal.durable()
         self.recovery.snapshot()
         await self.books.journal.durable()
         return m.Ok()
@@ -439,27 +460,43 @@ class AstraFlow:
 
     async def _announce(self, request: m.NotifyVersionRequest) -> m.NotifyVersionReply:
         policy = self.policies.get(request.model_id)
-        before, begun = policy.step, policy.current is not None
-        served = self.serving.has_served(request.model_id)
-        published = self.policies.announce(request, served=served)
-        if published is not None:
-            self.recovery.announced(published)
-            if published.step > before:
-                self.serving.acknowledge(request.model_id, published.step)
-                self.books.admissions[request.model_id].advance(published.step)
-            self.pool.versions.publish(published)
-            self.announcements.published()
-            self.serving.advance(request.model_id)
-            self.links.news()
-            self._wake.set()
-            self._spawn(asyncio.to_thread(self.trajectories.collect(request.model_id)))
-            # no other await up to the evaluation: an exclusive one begins before anything new is issued
-            if begun:
+        async with self._guards.lock(request.model_id):
+            begun = policy.current is not None
+            self._announcing_for_eval += request.run_eval
+            try:
+                published = self._accept(request)
+                await self.books.journal.durable()
+            finally:
+                self._announcing_for_eval -= request.run_eval
+                self._wake.set()
+            if published is not None:
+                # from here on RaaS know of it: a successor of this process must, too
+                self.pool.versions.publish(published)
+                self.announcements.published()
+                self.links.news()
+                self._spawn(asyncio.to_thread(self.trajectories.collect(request.model_id)))
+        # no other await up to the evaluation: an exclusive one begins before anything new is issued
+        async with self._guards.waiting(request.model_id):
+            if published is not None and begun:
                 # a first or a restored version follows on none: it waits for nobody
                 await self.announcements.wait(request.model_id, request.version)
-        results = await self._evaluate(request) if request.run_eval else None
+            results = await self._evaluate(request) if request.run_eval else None
         await self.books.journal.durable()
         return m.NotifyVersionReply(eval_results=results)
+
+    def _accept(self, request: m.NotifyVersionRequest) -> Published | None:
+        """Make a version current, with all that the ledger says of it; None where it is current already."""
+        before = self.policies.get(request.model_id).step
+        served = self.serving.has_served(request.model_id)
+        published = self.policies.announce(request, served=served)
+        if published is None:
+            return None
+        self.recovery.announced(published)
+        if published.step > before:
+            self.serving.acknowledge(request.model_id, published.step)
+            self.books.admissions[request.model_id].advance(published.step)
+        self.serving.advance(request.model_id)
+        return published
 
     async def _evaluate(self, request: m.NotifyVersionRequest) -> m.EvalResults | None:
         """Score the versions as they are; anew where the trainer of another policy is started again meanwhile."""
@@ -468,18 +505,24 @@ class AstraFlow:
         async with self._evaluating:
             while True:
                 await self._all_started(request)
-                versions = [version for p in self.policies.all if (version := p.current or p.previous) is not None]
+                published = [self.pool.versions.newest(p.model_id) or p.previous for p in self.policies.all]
+                versions = [version for version in published if version is not None]
                 try:
-                    return await self.evaluation.run(versions)
+                    results = await self.evaluation.run(versions)
                 except ConflictError:
                     if policy.version != request.version:
                         raise
+                    continue
+                if results is None:
+                    return None
+                return msgspec.structs.replace(results, version=results.versions.get(policy.model_id, results.version))
 
     async def _all_started(self, request: m.NotifyVersionRequest) -> None:
         """Wait for every policy's first version: an evaluation holds the versions of all whose trainers are there."""
 
         def missing() -> str:
-            return ", ".join(self.policies.unannounced(self.books.absent))
+            there = [p.model_id for p in self.policies.all if p.model_id not in self.books.absent]
+            return ", ".join(model_id for model_id in there if self.pool.versions.newest(model_id) is None)
 
         async def started() -> None:
             while missing():

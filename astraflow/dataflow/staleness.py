@@ -138,9 +138,15 @@ class VersionSteps:
         self._steps[self._steps > after_step] = ABANDONED
 
     def abandoned(self, versions: np.ndarray) -> bool:
-        """Is one of these versions of an abandoned lineage?"""
+        """Is one of these versions of an abandoned lineage, or one that was passed over and is never announced?"""
         known = versions[(versions >= 0) & (versions < len(self._steps))]
-        return bool((self._steps[known] == ABANDONED).any())
+        return bool((self._steps[known] < 0).any())
+
+    def ahead(self, versions: np.ndarray, most: int) -> int | None:
+        """The highest of these versions that may still be announced, at most so many numbers on; None for none."""
+        newest = len(self._steps) - 1
+        coming = versions[(versions > newest) & (versions <= newest + most)]
+        return int(coming.max()) if len(coming) else None
 
     def publish(self, version: int, step: int) -> None:
         """Remember a version; numbers and steps never go back."""

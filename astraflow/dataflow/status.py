@@ -103,7 +103,7 @@ class StatusBoard:
             "issued": counters.issued,
             "trained": counters.trained,
             "dropped": {reason.value: n for reason, n in counters.dropped.items()},
-            "eval": None if last is None else _figures(last),
+            "eval": None if last is None else _figures(last, policy.model_id),
             "eval_progress": self.evaluation.progress,
         }
 
@@ -127,9 +127,9 @@ def _named(instances: Sequence[Instance]) -> str:
     return "; ".join([*named, *([f"and {len(instances) - NAMED} more"] if len(instances) > NAMED else [])])
 
 
-def _figures(results: EvalResults) -> dict[str, Any]:
+def _figures(results: EvalResults, model_id: str) -> dict[str, Any]:
     return {
-        "version": results.version,
+        "version": results.versions.get(model_id, results.version),
         "avg@k": results.overall_avg_at_k,
         "pass@k": results.overall_pass_at_k,
         "datasets": {

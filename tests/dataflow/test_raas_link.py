@@ -280,7 +280,8 @@ def test_a_run_whose_every_result_is_unreadable_is_over(make_settings: MakeSetti
             if what == "reply":
                 return [{"tasks": len(items)}]
             bad = {"type": "episode", "trajectories": [{"reward": 1.0}]}
-            return [{"task_id": i.task_id, "result": {"group_id": 0, "episodes": [bad, bad]}} for i in items]
+            result = {"group_id": 0, "episodes": [bad, bad]}
+            return [{"task_id": i.task_id, "lease": i.lease, "result": result} for i in items]
 
         peer.pull = broken  # type: ignore[method-assign]
         await rehearsal.join(peer)
@@ -331,7 +332,7 @@ def test_refused_tasks_return_to_the_queue(make_settings: MakeSettings) -> None:
 
 def test_a_bug_in_a_loop_stops_the_service(make_settings: MakeSettings) -> None:
     async def test(rehearsal: Rehearsal) -> None:
-        def broken(key: str, items: list[m.PulledItem]) -> None:
+        def broken(key: str, items: list[m.PulledItem]) -> list[str]:
             raise ZeroDivisionError("a bug")
 
         rehearsal.service.acquisition.results = broken  # type: ignore[method-assign]

@@ -245,7 +245,9 @@ def _msgpack_route(endpoint: Endpoint, token: str) -> Callable[[Request], Awaita
             _authorise(request, token)
             message = await _read(request, endpoint)
             with _handling(endpoint.path):
-                result = await endpoint.handler(message)
+                asked = endpoint.handler(message)
+                # a POST changes something: it runs to its end, whoever hears of it
+                result = await (_while_heard(request, asked) if endpoint.method == "GET" else asked)
         except AstraFlowError as error:
             return Response(encode(_error_body(error)), error.status, media_type=MSGPACK)
         if isinstance(result, AsyncIterator):
@@ -253,6 +255,25 @@ def _msgpack_route(endpoint: Endpoint, token: str) -> Callable[[Request], Awaita
         return Response(_body_of(endpoint, result), media_type=MSGPACK)
 
     return route
+
+
+async def _while_heard(request: Request, work: Awaitable[T]) -> T:
+    """Await the answer to a question; PeerError, and no more work for it, where its client goes away first."""
+
+    async def left() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.ensure_future(work), asyncio.create_task(left())
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise PeerError("the client went away before it was answered")
+        return await working
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
 async def _frames(endpoint: Endpoint, parts: AsyncIterator[Any]) -> AsyncIterator[bytes]:

@@ -59,6 +59,8 @@ class ReadyRequest(Request, frozen=True, kw_only=True):
     recovered_step: int | None = None
     manifest: Manifest | None = None
     """Version 0's; absent on recovery."""
+    incarnation: str = ""
+    """A text that every process makes for itself: a repetition that comes late is told from a trainer that is back."""
 
 
 class ReadyReply(Ok, frozen=True, kw_only=True):
@@ -142,6 +144,9 @@ class EvalResults(
     overall_avg_at_k: float
     overall_pass_at_k: float
     version: int = 0
+    """The asking policy's."""
+    versions: dict[str, int] = {}
+    """model_id → version, of every policy: what was scored is all of them together."""
 
 
 class NotifyVersionReply(Ok, frozen=True, kw_only=True):

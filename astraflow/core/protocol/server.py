@@ -26,6 +26,8 @@ LINGER_S = 10.0
 """Longest that a body is thrown away before its sender is answered."""
 HEADER_DEADLINE = 60.0
 """Seconds a peer may take to send the header of a request."""
+KEEPALIVE = 30
+"""Seconds without a byte after which the system asks whether a peer's machine is still there."""
 CLOSING = (408, 413)
 """Statuses after which a connection is of no more use."""
 
@@ -44,6 +46,7 @@ class Server:
             self._socket.close()
             raise CallerError(f"cannot listen on {host}:{port}: {error.strerror}") from error
         self._socket.listen(512)
+        _notice_dead_peers(self._socket)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
         config = uvicorn.Config(
@@ -67,6 +70,14 @@ class Server:
     def close(self) -> None:
         """Give the port back (also where `serve` never ran)."""
         self._socket.close()
+
+
+def _notice_dead_peers(listening: socket.socket) -> None:
+    """Connections to a machine that is gone without a word end too: a poll of it is not waited out."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in {"TCP_KEEPIDLE": KEEPALIVE, "TCP_KEEPINTVL": KEEPALIVE // 3, "TCP_KEEPCNT": 3}.items():
+        if hasattr(socket, name):
+            listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def read_out(app: ASGIApp) -> ASGIApp:

@@ -198,6 +198,7 @@ class _Replay:
             raise DataError("the log does not begin with the start of a Dataflow: it is older than `astraflow replay`")
         match record:
             case TrainerReady():
+                service.pool.versions.saw(record.request.model_id, record.seen)
                 await service.ready(record.request)
             case Announced():
                 await self._announce(service, record)

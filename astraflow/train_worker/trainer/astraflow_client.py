@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from uuid import uuid4
 
 from astraflow.core.data import Manifest
 from astraflow.core.protocol import messages as m
@@ -66,6 +67,7 @@ class AstraFlowClient:
         self._loop = loop
         self._client = DataflowClient(url, token, transport=transport)
         self._patience = patience
+        self._incarnation = uuid4().hex
         self._pending: list[concurrent.futures.Future[m.NotifyVersionReply]] = []
 
     def initialize(self, timeout: float = 60.0) -> dict[str, Any]:
@@ -105,6 +107,7 @@ class AstraFlowClient:
             recovered_version=recovered_version,
             recovered_step=recovered_step,
             manifest=manifest,
+            incarnation=self._incarnation,
         )
         return self._wait(self._insist(lambda: self._client.ready(request))).next_version
 
