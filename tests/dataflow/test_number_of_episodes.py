@@ -36,7 +36,7 @@ def test_a_raas_that_returns_another_number_of_episodes_ends_the_run_with_that_r
         await asyncio.sleep(60.0)
         error = str(rehearsal.service.error)
         assert "20 samples in a row had no reward" in error
-        assert f"has {count} episodes, expected 2" in error
+        assert f"has {count} episodes, {count} of them with a reward; expected 2" in error
         assert rehearsal.service.serving.ready("model0") == 0
 
     play(make_settings(max_failure_streak=20), scenario)
@@ -54,6 +54,20 @@ def test_it_is_in_quarantine_among_others_and_no_row_of_it_is_trained(make_setti
             assert len((await trainer.train()).batch.lengths) == 8
         health = {i.uid: str(i.health) for i in rehearsal.service.pool.all}
         assert health == {"odd": "quarantined", "good": "healthy"}
+
+    play(make_settings(), scenario)
+
+
+def test_samples_beyond_those_asked_for_may_be_there_without_a_reward(make_settings: MakeSettings) -> None:
+    """Of over-sampling, and of stragglers that were replaced."""
+
+    async def scenario(rehearsal: Rehearsal) -> None:
+        cut = [Failed("cut"), Failed("straggler")]
+        await rehearsal.join(ScriptedRaaS("r", Rehearsal.TOKEN, lambda task, version: [1.0, *cut, 0.0]))
+        trainer = rehearsal.trainer(4)
+        await trainer.begin()
+        assert len((await trainer.train()).batch.lengths) == 4
+        assert rehearsal.service.books.ledger.counters.dropped.total() == 0
 
     play(make_settings(), scenario)
 

@@ -1,7 +1,8 @@
 """Rows of any size that a body takes arrive, however many go at once; what cannot arrive is said, and ends."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,25 @@ def test_an_order_of_more_bytes_than_a_body_takes_arrives(
     assert "did not take" not in caplog.text
 
 
+def test_evaluation_tasks_of_more_bytes_than_a_body_takes_arrive(make_settings: MakeSettings) -> None:
+    text = "x" * (3 * MIB)
+    rows = [{**row, "tests": text} for row in example_rows(24)]
+
+    async def scenario(rehearsal: Rehearsal) -> None:
+        await rehearsal.join(ScriptedRaaS("r", Rehearsal.TOKEN, wide, max_concurrency=64))
+        reply = await rehearsal.trainer(4).begin(run_eval=True)
+        assert reply.eval_results is not None
+        assert reply.eval_results.datasets["held_out"].sample_count == 48
+        assert [i.health for i in rehearsal.service.pool.all] == ["healthy"]
+
+    settings = make_settings(
+        eval_datasets={"held_out": {"dataset_fn": "a.b:c", "eval_workflow": "plain"}},
+        eval_workflows={"plain": {"workflow_cls": "rlvr"}},
+        eval={"mode": "exclusive"},
+    )
+    play(lambda clock: Rehearsal(settings, eval_rows={"held_out": rows}, clock=clock), scenario)
+
+
 async def by_answer(request: m.SubmitRequest) -> list[m.Accepted]:
     return [m.Accepted(task_id=t.task_id, accepted=False, reason="no such tool") for t in request.tasks]
 
@@ -63,11 +83,11 @@ async def by_status(request: m.SubmitRequest) -> list[m.Accepted]:
 
 @pytest.mark.parametrize("submit", [by_answer, by_status])
 def test_a_task_that_is_refused_again_and_again_has_failed_with_what_was_said(
-    make_settings: MakeSettings, submit: Callable[[m.SubmitRequest], Awaitable[list[m.Accepted]]]
+    make_settings: MakeSettings, submit: Callable[[m.SubmitRequest], Coroutine[Any, Any, list[m.Accepted]]]
 ) -> None:
     async def scenario(rehearsal: Rehearsal) -> None:
         peer = ScriptedRaaS("r", Rehearsal.TOKEN, wide)
-        peer.submit = submit  # type: ignore[method-assign]
+        peer.submit = submit  # type: ignore[assignment]
         await rehearsal.join(peer)
         await rehearsal.trainer(4).begin()
         await asyncio.sleep(600.0)
@@ -121,9 +141,9 @@ def test_the_longest_row_that_is_loaded_arrives(make_settings: MakeSettings) -> 
     rows = load_rows(config, split="train", seed=1, tokenizer=None)
 
     async def scenario(rehearsal: Rehearsal) -> None:
-        await rehearsal.join(ScriptedRaaS("r", Rehearsal.TOKEN, wide))
-        trainer = rehearsal.trainer(4)
+        await rehearsal.join(ScriptedRaaS("r", Rehearsal.TOKEN, wide, max_concurrency=1))
+        trainer = rehearsal.trainer(2)
         await trainer.begin()
-        assert (await trainer.batch(60.0)).batch.group_id.size == 4
+        assert (await trainer.batch(60.0)).batch.group_id.size == 2
 
-    play(lambda clock: Rehearsal(make_settings(), rows=rows, clock=clock), scenario)
+    play(lambda clock: Rehearsal(make_settings(), rows=rows[1:], clock=clock), scenario)

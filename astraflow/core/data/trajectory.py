@@ -240,12 +240,17 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
     def check_samples(self, n: int) -> Self:
-        """Raise DataError unless there are n episodes, one a sample; where all failed, fewer may say so."""
+        """Raise DataError unless n samples were run, and at most n count.
+
+        Those beyond n (over-sampling, a straggler that was replaced) have no reward; where all failed, one may say so.
+        """
         count = len(self.episodes)
-        failed = count > 0 and all(isinstance(episode, Failed) for episode in self.episodes)
-        if count > n or (count < n and not failed):
+        sampled = [episode for episode in self.episodes if isinstance(episode, Episode)]
+        rewarded = sum(episode.reward is not None for episode in sampled)
+        if rewarded > n or count < (n if sampled else 1):
             raise DataError(
-                f"the result of group {self.group_id} has {count} episodes, expected {n}, the failed ones included"
+                f"the result of group {self.group_id} has {count} episodes, {rewarded} of them with a reward; expected "
+                f"{n}, the failed ones included"
             )
         return self
 
