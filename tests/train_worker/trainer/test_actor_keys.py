@@ -29,7 +29,7 @@ from astraflow.train_worker.config import ActorConfig, TrainerConfig, TrainWorke
 from astraflow.train_worker.trainer.astraflow_client import AstraFlowClient
 from astraflow.train_worker.trainer.ppo_trainer import AstraFlowPPOTrainer
 from tests.train_worker.conftest import RecordedMetrics, ScriptedPublisher
-from tests.train_worker.wiring.reference import Reference
+from tests.train_worker.trainer.reference import Reference
 
 TEMPERATURE, MAX_NEW_TOKENS, STEPS = 0.8, 6, 2
 
