@@ -140,7 +140,7 @@ def _model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.no_grad():
         for parameter in decoder.parameters():
             if parameter.ndim > 1:
-                parameter *= 3
+                parameter.mul_(3)
     folder = tmp_path_factory.mktemp("wiring") / "model"
     save_model(folder, decoder, decoder.config)
     tiny_tokenizer().save(folder)
@@ -362,7 +362,7 @@ def with_row(batch: Batch, row: int, **changes: Any) -> Batch:
     return msgspec.structs.replace(batch, **arrays)
 
 
-UNFIT = {
+UNFIT: dict[str, dict[str, Any]] = {
     "an id that the model does not have": {"input_ids": (1, 10**6)},
     "a negative id": {"input_ids": (0, -1)},
     "sampled from its first token": {"loss_mask": (0, 1)},
@@ -377,7 +377,7 @@ def test_a_row_that_cannot_be_trained_on_is_as_if_it_were_not_there(
 ) -> None:
     batch, row = batches[0], 5
     without = [number for number in range(len(batch.lengths)) if number != row]
-    actor = {"optimizer": PLAIN, "ppo_n_minibatches": minibatches}
+    actor: dict[str, Any] = {"optimizer": PLAIN, "ppo_n_minibatches": minibatches}
     ours = Bench(model, actor)
     update = ours.update(with_row(batch, row, **UNFIT[what]))
     assert distance(update, Bench(model, actor).update(rows_only(batch, without))) < 1e-4
