@@ -59,7 +59,7 @@ def chains_of(chains: list[list[float]]) -> Group:
     arrays = {
         "input_ids": rows * [1, 2, 3, 4],
         "loss_mask": rows * [0, 0, 1, 1],
-        "logprobs": rows * np.float32([0, 0, -0.5, -0.5]),
+        "logprobs": rows * np.array([0, 0, -0.5, -0.5], np.float32),
         "versions": rows * [-1, -1, 0, 0],
         "attention_mask": (rows * [1, 1, 1, 1]).astype(bool),
         "rewards": np.array(rewards, np.float32),

@@ -64,7 +64,7 @@ def reaches_the_trainer(arrays: dict[str, Any]) -> Batch | None:
     return batch
 
 
-REFUSED = {
+REFUSED: dict[str, dict[str, Any]] = {
     "sampled from its first token": {"loss_mask": [[1, 1, 1, 1], [0, 0, 1, 1]]},
     "an id that int32 does not hold": {"input_ids": np.array([[1, 2, 2**32 + 7, 4], [1, 2, 5, 6]])},
     "an id that bfloat16 rounded": {"input_ids": torch.tensor([[1, 2, 301, 4], [1, 2, 5, 6]], dtype=torch.bfloat16)},

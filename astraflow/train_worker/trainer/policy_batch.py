@@ -55,7 +55,7 @@ class PolicyBatch:
         As many as there are groups, where rows that could not be trained on left fewer than the configured minibatches.
         """
         parts = []
-        groups = len(self.group_id.unique())
+        groups = len(set(self.group_id.tolist()))
         for items in split_groups(self.group_id.tolist(), min(actor.ppo_n_minibatches, groups)):
             rows = self.rows.select(items)
             weights = token_weights(

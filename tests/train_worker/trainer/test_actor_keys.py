@@ -29,7 +29,7 @@ from astraflow.train_worker.config import ActorConfig, TrainerConfig, TrainWorke
 from astraflow.train_worker.trainer.astraflow_client import AstraFlowClient
 from astraflow.train_worker.trainer.ppo_trainer import AstraFlowPPOTrainer
 from tests.train_worker.conftest import RecordedMetrics, ScriptedPublisher
-from tests.train_worker.wiring.reference import Reference
+from tests.train_worker.trainer.reference import Reference
 
 TEMPERATURE, MAX_NEW_TOKENS, STEPS = 0.8, 6, 2
 
@@ -140,7 +140,7 @@ def _model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.no_grad():
         for parameter in decoder.parameters():
             if parameter.ndim > 1:
-                parameter *= 3
+                parameter.mul_(3)
     folder = tmp_path_factory.mktemp("wiring") / "model"
     save_model(folder, decoder, decoder.config)
     tiny_tokenizer().save(folder)
@@ -343,14 +343,18 @@ def test_one_token_that_its_engine_thought_impossible_does_not_take_the_step(
 
 
 def test_why_a_generation_ended_is_its_stop_reason_whatever_the_widths(model: Path) -> None:
-    """The longest row stopped by itself, the shortest was cut."""
-    rows = [([5, 6], [7, 8, 9, 10, 11, 12], StopReason.STOP), ([5, 6], [7], StopReason.LENGTH), ([5], [9, 9], "stop")]
+    """The longest row stopped by itself, the shorter ones were cut."""
+    rows = [
+        ([5, 6], [7, 8, 9, 10, 11, 12], StopReason.STOP),
+        ([5, 6], [7], StopReason.LENGTH),
+        ([5], [9, 9], StopReason.LENGTH),
+    ]
     trajectories = [
-        msgspec.structs.replace(_trajectory(1, number, [(prompt, sampled)], float(number)), stop=StopReason(stop))
+        msgspec.structs.replace(_trajectory(1, number, [(prompt, sampled)], float(number)), stop=stop)
         for number, (prompt, sampled, stop) in enumerate(rows)
     ]
     stats = Bench(model, {"optimizer": PLAIN}).trainer.train_on(_interleaved(trajectories))
-    assert stats["batch/truncated"] == pytest.approx(1 / 3)
+    assert stats["batch/truncated"] == pytest.approx(2 / 3)
 
 
 def with_row(batch: Batch, row: int, **changes: Any) -> Batch:
@@ -362,7 +366,7 @@ def with_row(batch: Batch, row: int, **changes: Any) -> Batch:
     return msgspec.structs.replace(batch, **arrays)
 
 
-UNFIT = {
+UNFIT: dict[str, dict[str, Any]] = {
     "an id that the model does not have": {"input_ids": (1, 10**6)},
     "a negative id": {"input_ids": (0, -1)},
     "sampled from its first token": {"loss_mask": (0, 1)},
@@ -377,7 +381,7 @@ def test_a_row_that_cannot_be_trained_on_is_as_if_it_were_not_there(
 ) -> None:
     batch, row = batches[0], 5
     without = [number for number in range(len(batch.lengths)) if number != row]
-    actor = {"optimizer": PLAIN, "ppo_n_minibatches": minibatches}
+    actor: dict[str, Any] = {"optimizer": PLAIN, "ppo_n_minibatches": minibatches}
     ours = Bench(model, actor)
     update = ours.update(with_row(batch, row, **UNFIT[what]))
     assert distance(update, Bench(model, actor).update(rows_only(batch, without))) < 1e-4
