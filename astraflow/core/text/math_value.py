@@ -69,7 +69,7 @@ def proportional(one: Tree, other: Tree, positive: bool = False) -> bool:
         try:
             above, below = complex(value(one, point)), complex(value(other, point))
             ratios.append(above / below)
-        except (UnknownValueError, ZeroDivisionError):
+        except (UnknownValueError, ZeroDivisionError, OverflowError):
             continue
     if len(ratios) < 3 or not ratios[0] or (positive and (ratios[0].real <= 0 or abs(ratios[0].imag) > PRECISION)):
         return False

@@ -5,6 +5,8 @@ from pathlib import Path
 from time import process_time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from astraflow.core.data import Value
 
@@ -89,6 +91,23 @@ def test_degenerate_text_is_wrong_and_not_slow(piece: str, form: str) -> None:
     began = process_time()
     assert reward(form.format(piece * (40_000 // len(piece))), "7") == 0
     assert process_time() - began < 1
+
+
+PIECES = [
+    *("(", ")", "{", "}", "[", "]", r"\frac", r"\sqrt", "5", "x", "1,000", "|", "^", "_", "-", "+", r"\text{cm}", "&"),
+    *(r"\\", "!", "½", "√", "=", "<", ",", "word", r"\{", r"\}", "%", r"\log", r"\pm", ".", ":", r"\infty", r"\cup"),
+    *("e", "i", "1e400"),
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join), st.sampled_from(["5", "x>5", "(1,2)", r"3\pi"]))
+def test_no_answer_breaks_it(text: str, gold: str) -> None:
+    assert reward(rf"\boxed{{{text}}}", gold) in (0, 1)
+
+
+@pytest.mark.parametrize("answer", ["0<1e400", "x<1e400", "1000! < 5", "10^{10^{10}}", "9^{9^{9^9}}", "1/0", "0^{-1}"])
+def test_numbers_beyond_computing_are_wrong(answer: str) -> None:
+    assert reward(rf"\boxed{{{answer}}}", "x>5") == 0
 
 
 @pytest.mark.nightly
