@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from astraflow.core.config.ids import id_with
-from astraflow.core.data import Failed, Group, LeaseId
+from astraflow.core.data import Failed, Group, LeaseId, Trajectory
 from astraflow.core.data.trajectory import EpisodeResult, GroupResult, Row
 from astraflow.core.protocol import messages as m
 from astraflow.core.workflow.api.group import CUT
@@ -238,7 +238,7 @@ class DataAcquisition:
                 if t.model_id in self._pool.model_ids and t.model_id not in self._books.absent:
                     steps = self._policies.get(t.model_id).steps
                     number = steps.ahead(t.arrays.versions, MOST_SKIPPED)
-                    if number is not None:
+                    if number is not None and _is_whole(t):
                         self._pool.versions.saw(t.model_id, number)
                         early = True
         return early
@@ -322,6 +322,15 @@ class DataAcquisition:
                 if outcome.drop is DropReason.STALE:
                     self._flow.serving.count_stale(group)
                 self._flow.trajectories.dropped(group, outcome.drop)
+
+
+def _is_whole(trajectory: Trajectory) -> bool:
+    """Whether it keeps its own rules: what does not is no reason to wait for a version."""
+    try:
+        trajectory.check()
+    except DataError:
+        return False
+    return True
 
 
 def _numbered(group: Group, group_id: int) -> Group:

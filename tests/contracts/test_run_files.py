@@ -67,7 +67,7 @@ def evaluations(run: Path, number: int) -> Path:
     log = EvalLog(run / "evaluations", 2)
     rows = tuple(group(number).trajectories)
     log.scored("held_out", 0, WIDE, False, [Episode(trajectories=rows)])
-    log.collect(3)()
+    log.collect({"model0": 3})()
     return run / "evaluations" / "version_000003.jsonl"
 
 

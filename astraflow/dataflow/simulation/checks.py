@@ -202,9 +202,8 @@ class LogChecks:
 
 def causes(scenario: Scenario) -> frozenset[DropReason]:
     """Return why a group may be dropped: none rejects, all versions are of one run, buffers have no end."""
-    reasons = {DropReason.ZERO_ADVANTAGE, DropReason.STALE}
-    if scenario.fail_share or scenario.stuck_share:
-        reasons |= {DropReason.FAILED, DropReason.INVALID}
+    # every world has samples that run longer than an episode may
+    reasons = {DropReason.ZERO_ADVANTAGE, DropReason.STALE, DropReason.FAILED, DropReason.INVALID}
     if scenario.curated:
         reasons |= {DropReason.DUPLICATE}
     if scenario.policies > 1:
