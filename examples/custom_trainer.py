@@ -39,7 +39,8 @@ def publish(table: np.ndarray, version: int, folder: Path) -> Manifest:
 
 def gradient(table: np.ndarray, batch: Batch) -> np.ndarray:
     """Of the mean over samples of advantage times log-probability, corrected for the age of what was sampled."""
-    advantages_N = (batch.rewards - batch.group_reward_mean) / (batch.group_reward_std + 1e-6)
+    differs_N = batch.group_reward_std > 0  # where all samples are equal, none is better than another
+    advantages_N = (batch.rewards - batch.group_reward_mean) / np.where(differs_N, batch.group_reward_std, np.inf)
     sampled_T = batch.loss_mask.astype(bool)
     advantages_S = np.repeat(advantages_N, batch.lengths)[sampled_T]
     chosen_S = batch.input_ids[sampled_T]

@@ -79,6 +79,8 @@ def test_twenty_steps_account_for_every_occurrence(tmp_path: Path) -> None:
                 "trainer_ready": True,
                 "started": True,
                 "version": 20,
+                "highest": 20,
+                "step": 20,
             }
             assert {i["version"] for i in status["raas_pool"]["instances"]} <= {19, 20}
 
