@@ -16,7 +16,10 @@ from astraflow.launch.summary import write_summary
 LOOK_S = 2.0
 """Virtual seconds between two looks at whether anybody starves, in a large world."""
 
-RESTARTS = ("kill_trainer", "crash_dataflow", "bad_request")
+RESTARTS = (
+    "late_raas", "twin_raas", "kill_trainer", "restore_trainer", "crash_dataflow", "slow_disk", "break_connections",
+    "bad_request",
+)  # fmt: skip
 """Mishaps that happen only where asked for: they are few in a run's life."""
 
 
