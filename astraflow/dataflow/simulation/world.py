@@ -148,10 +148,13 @@ class World:
         service = self.service
         if service is None or service.stopping.is_set() or (caller is not None and caller.silent):
             raise PeerError("Dataflow cannot be reached")
+        breaks = self.network.breaks()
+        if breaks and self.choices.pick(2):
+            raise PeerError("the connection broke before the request had come")
         work = asyncio.create_task(getattr(service, method)(request))
         self._calls[work] = None
         work.add_done_callback(self._answered)
-        if self.network.breaks():
+        if breaks:
             await asyncio.wait([work], timeout=BREAKS_S)
             raise PeerError("the connection broke")
         try:

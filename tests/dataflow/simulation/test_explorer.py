@@ -14,12 +14,16 @@ from astraflow.core.protocol import messages as m
 from astraflow.core.workflow.api.group import EpisodeTask, GroupPolicy
 from astraflow.core.workflow.api.workflow_api import EpisodeWorkflow
 from astraflow.dataflow.barrier import VersionBarrier
+from astraflow.dataflow.data_acquisition import DataAcquisition
 from astraflow.dataflow.data_serving import DataServing
+from astraflow.dataflow.ledger import DropReason, Finish
 from astraflow.dataflow.policies import Policies, Policy
+from astraflow.dataflow.raas_pool import RaaSPool
 from astraflow.dataflow.service import AstraFlow
 from astraflow.dataflow.simulation.explorer import FEW, SMALL, Exploration, by_chance, by_plan, drawn, explore
 from astraflow.dataflow.simulation.scenario import Mishaps
 from astraflow.dataflow.staleness import Admission
+from astraflow.errors import ConflictError
 
 MINUTE_S = 60.0
 
@@ -188,6 +192,59 @@ def test_a_group_blocked_by_one_sample_is_found(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(EpisodeWorkflow, "_episode", wait_for_ever)
     found_within_a_minute("blocked group")
+
+
+SEEDS = 500
+"""Worlds within which each of the following is found."""
+
+
+def found_within_seeds(words: Collection[str], *befalls: str) -> None:
+    """Explore worlds that these mishaps alone befall until something is found, which is told in some of these words."""
+    kinds = dict.fromkeys(Mishaps.__struct_fields__[3:], 0) | dict.fromkeys(befalls, 1)
+    scenario = msgspec.structs.replace(SMALL, mishaps=Mishaps(every_s=1.0, none=1, **kinds))
+    exploration = explore(by_chance(scenario), most=SEEDS, stop_at_first=True)
+    assert exploration.findings, f"not found in {exploration.worlds} worlds"
+    told = [f"{finding.violation.kind}: {finding.violation.text}" for finding in exploration.findings]
+    assert any(word in text for text in told for word in words), told
+
+
+def test_a_late_result_that_ends_the_next_attempt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result without a lease is written down for whoever holds the group now."""
+
+    def ignore(self: DataAcquisition, key: str, item: m.PulledItem) -> None:
+        entry = self._books.ledger.get(item.lease.group_id)
+        if entry is not None and entry.owner == key:
+            self._books.record(Finish(entry.group_id, key, (), DropReason.REJECTED, attempt=entry.lease.attempt))
+
+    monkeypatch.setattr(DataAcquisition, "_ignore", ignore)
+    found_within_seeds({"dropped as rejected"}, "late_raas")
+
+
+def test_a_retry_that_overtakes_the_rewind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer's state is changed before what follows from it has been read and done, and nothing is locked."""
+
+    async def ready(self: AstraFlow, request: m.ReadyRequest) -> m.ReadyReply:
+        policy = self.policies.get(request.model_id)
+        if self._checked(request):
+            self.policies.replay_ready(request, self.pool.versions.seen(policy.model_id))
+            await self.recovery.rewind(request)
+            self._guards.supersede(policy.model_id)
+            self.evaluation.abort(ConflictError("the trainer was started again"))
+        elif not self.policies.is_retry(request):
+            self.recovery.begin(request)
+        with self._attending(policy.model_id):
+            await self.books.journal.durable()
+        return m.ReadyReply(next_version=policy.next_version)
+
+    monkeypatch.setattr(AstraFlow, "ready", ready)
+    found_within_seeds(
+        {"standstill", "deadlock", "evaluation"}, "kill_trainer", "restore_trainer", "slow_disk", "break_connections"
+    )
+
+
+def test_two_services_of_one_name_that_evict_each_other_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RaaSPool, "successor", lambda self, request, now: None)
+    found_within_seeds({"same name"}, "twin_raas")
 
 
 @pytest.mark.nightly
