@@ -221,9 +221,9 @@ class Names:
 
     def look(self, pool: Iterable[tuple[str, str]], processes: Mapping[str, Program]) -> None:
         """pool: (uid, url) of all that are registered; processes: by url."""
-        for uid, url in pool:
-            before = self._owner.get(uid, url)
-            self._owner[uid] = url
+        owners, self._owner = self._owner, dict(pool)  # who is given up has no place that it could lose
+        for uid, url in self._owner.items():
+            before = owners.get(uid, url)
             if before == url:
                 continue
             other = processes[before]
