@@ -216,22 +216,18 @@ class Names:
 
     def __init__(self, wrong: Callable[[str, str], None]) -> None:
         self._wrong = wrong
-        self._owner: dict[str, str] = {}
         self._replaced: set[str] = set()
 
-    def look(self, pool: Iterable[tuple[str, str]], processes: Mapping[str, Program]) -> None:
-        """pool: (uid, url) of all that are registered; processes: by url."""
-        owners, self._owner = self._owner, dict(pool)  # who is given up has no place that it could lose
-        for uid, url in self._owner.items():
-            before = owners.get(uid, url)
-            if before == url:
-                continue
-            other = processes[before]
-            lives = not (other.dead or other.silent or other.leaving)
-            if lives and url in self._replaced:
-                self._wrong("same name", f"{uid}: {url} takes the place of {before}, which lives")
-            self._replaced.discard(url)
-            self._replaced.add(before)
+    def registered(self, uid: str, before: str | None, url: str | None, processes: Mapping[str, Program]) -> None:
+        """A request to register came, and the urls that had the name's place before and after it."""
+        if before is None or url is None or before == url:
+            return
+        other = processes[before]
+        lives = not (other.dead or other.silent or other.leaving)
+        if lives and url in self._replaced:
+            self._wrong("same name", f"{uid}: {url} takes the place of {before}, which lives")
+        self._replaced.discard(url)
+        self._replaced.add(before)
 
 
 class Patience:

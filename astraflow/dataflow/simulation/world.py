@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from astraflow.core.protocol import messages as m
 from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.ledger import State
 from astraflow.dataflow.raas_pool import Health
@@ -154,6 +155,8 @@ class World:
         work = asyncio.create_task(getattr(service, method)(request))
         self._calls[work] = None
         work.add_done_callback(self._answered)
+        if isinstance(request, m.RegisterRaaSRequest):
+            self._watch_name(service, request.uid, work)
         if breaks:
             await asyncio.wait([work], timeout=BREAKS_S)
             raise PeerError("the connection broke")
@@ -166,6 +169,15 @@ class World:
             raise
         await self.network.hop()
         return answer
+
+    def _watch_name(self, service: AstraFlow, uid: str, work: asyncio.Task[Any]) -> None:
+        """See whether a registration takes the place of another process."""
+
+        def owner() -> str | None:
+            return next((instance.url for instance in service.pool.live if instance.uid == uid), None)
+
+        before = owner()
+        work.add_done_callback(lambda done: self._names.registered(uid, before, owner(), self._by_url))
 
     def _answered(self, work: asyncio.Task[Any]) -> None:
         self._calls.pop(work, None)
@@ -361,7 +373,6 @@ class World:
         self._waiting(service, still)
         self._deadlocked(service, still)
         self._unused(service, still)
-        self._names.look([(instance.uid, instance.url) for instance in service.pool.live], self._by_url)
         self._patience.look(now, still)
 
     def _idle(self, service: AstraFlow, still: dict[tuple[str, str], tuple[float, str]]) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from astraflow.core.observability import log
 from astraflow.evolution.skillbank.answer import Answer
 from astraflow.evolution.skillbank.arguments import parse
 from astraflow.evolution.skillbank.bank import Bank, find_bank
@@ -52,7 +51,6 @@ COMMANDS: dict[str, Callable[[Bank, argparse.Namespace], Answer]] = {
 
 def main(argv: Sequence[str] | None = None, bank: Path | None = None) -> int:
     """Run one command. `bank` is the default for `--bank`; without it the nearest bank is taken."""
-    log.open_closed_streams()
     command, options = parse(argv)
     try:
         root = Path(options.bank) if options.bank else bank or find_bank(Path.cwd())
