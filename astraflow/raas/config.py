@@ -18,8 +18,8 @@ class EmbeddedConfig(Section):
     max_running_requests: int = Field(default=64, ge=1)
     """Most sequences decoded together."""
     kv_cache_gib: float = Field(default=4.0, gt=0, allow_inf_nan=False)
-    """Memory of keys and values, in 2³⁰ bytes: a request waits until its prompt and max_new_tokens fit beside those that
-    run; one sequence of context_length must fit."""
+    """Memory of keys and values, in 2³⁰ bytes: a request waits until its prompt and max_new_tokens fit beside others;
+    one sequence of context_length must fit."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the engine computes."""
 

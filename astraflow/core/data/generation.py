@@ -106,7 +106,8 @@ def _number(low: float, high: float) -> _Rule:
     """A number within bounds, these included; what is not finite lies within none."""
 
     def holds(value: Any) -> bool:
-        return isinstance(value, Real) and not isinstance(value, bool) and value >= low and value <= high
+        real = isinstance(value, Real) and not isinstance(value, bool)
+        return real and low <= value <= high
 
     return holds, f"a number from {low:g} to {high:g}"
 

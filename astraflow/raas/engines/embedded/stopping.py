@@ -39,7 +39,7 @@ class TextStops:
 def _completes(tokenizer: Tokenizer, sequence: Sequence, tokens: np.ndarray) -> bool:
     """Whether the last token completes a stop string."""
     config = sequence.request.gconfig
-    if len(tokens) < config.min_new_tokens:
+    if len(tokens) <= config.min_new_tokens:  # an end token, too, may come after so many at the earliest
         return False
     # a token covers at least one byte; a few more, because decoding may need the tokens of a whole character
     size = max(len(text.encode()) for text in config.stop) + 4
