@@ -55,7 +55,9 @@ class KVCache:
         if rows <= have_rows and positions <= have_positions:
             return
         wide = have_rows if rows <= have_rows else min(self._most_rows, max(rows, 2 * have_rows))
-        long = have_positions if positions <= have_positions else max(positions, 2 * have_positions)
+        # twice as long each time, but hardly beyond what may be needed: no more than rounding spares the next growth
+        enough = -(-reach // FIRST_POSITIONS) * FIRST_POSITIONS
+        long = have_positions if positions <= have_positions else max(positions, min(2 * have_positions, enough))
         if wide * long > self._limit:
             long = max(positions, min(long, reach))
             wide = min(wide, self._limit // long)
