@@ -17,7 +17,10 @@ class EmbeddedConfig(Section):
     context_length: int | None = Field(default=None, ge=2)
     """Most tokens of one sequence; None: the model's own."""
     max_running_requests: int = Field(default=64, ge=1)
-    """Sequences decoded together; the KV cache is allocated for so many."""
+    """Most sequences decoded together."""
+    kv_cache_gib: float = Field(default=4.0, gt=0, allow_inf_nan=False)
+    """Memory of keys and values, in 2³⁰ bytes: a request waits until its prompt and max_new_tokens fit beside others;
+    one sequence of context_length must fit."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the engine computes."""
 

@@ -15,7 +15,7 @@ from astraflow.core.data import ModelRequest, ModelResponse
 
 
 def continuation(request: ModelRequest, parts: Sequence[ModelResponse]) -> ModelRequest:
-    """What is left to ask for after these parts of its answer."""
+    """What is left to ask for after these parts of its answer; `sampled` says where the answer began."""
     have = sum(len(part.output_tokens) for part in parts)
     if have == 0:
         return request
@@ -25,10 +25,10 @@ def continuation(request: ModelRequest, parts: Sequence[ModelResponse]) -> Model
         gconfig,
         max_new_tokens=gconfig.max_new_tokens - have,
         min_new_tokens=max(0, gconfig.min_new_tokens - have),
-        # the same seed would draw the same numbers again
-        seed=None if gconfig.seed is None else gconfig.seed + have,
+        # the same seed would draw the same numbers again; the sum stays a 64-bit number
+        seed=None if gconfig.seed is None else (gconfig.seed + have) % 2**64,
     )
-    return msgspec.structs.replace(request, input_ids=ids, gconfig=rest)
+    return msgspec.structs.replace(request, input_ids=ids, gconfig=rest, sampled=request.sampled + have)
 
 
 def joined(request: ModelRequest, parts: Sequence[ModelResponse]) -> ModelResponse:

@@ -28,15 +28,22 @@ DEFAULT = "default"
 """What a request says that does not care: the only model, or the first."""
 
 
+@dataclass(eq=False)
+class _Flight:
+    """One call that an engine answers; several may be of one rid."""
+
+    rid: str
+    preempted: bool = False
+    """Aborted by a pause: it goes on, from the tokens it has, when the gate is open again."""
+
+
 @dataclass
 class _Gate:
     engine: Engine
     verified: VersionState | None = None
     paused: bool = False
     open: asyncio.Event = field(default_factory=asyncio.Event)
-    in_flight: set[str] = field(default_factory=set)
-    preempted: set[str] = field(default_factory=set)
-    """Aborted by a pause: they go on, from the tokens they have, when the gate is open again."""
+    in_flight: set[_Flight] = field(default_factory=set)
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def settle(self) -> None:
@@ -92,8 +99,9 @@ class Router:
         gate.paused = True
         gate.settle()
         if mode == "abort":
-            gate.preempted |= gate.in_flight
-            await gate.engine.abort(list(gate.in_flight))
+            for flight in gate.in_flight:
+                flight.preempted = True
+            await gate.engine.abort({flight.rid for flight in gate.in_flight})
         if mode != "keep" and gate.in_flight:
             gate.idle.clear()
             await self._drained(model_id, gate)
@@ -111,27 +119,28 @@ class Router:
             await self._pass(model_id, gate)
         if request.model_id != model_id:
             request = msgspec.structs.replace(request, model_id=model_id)
-        try:
-            parts = [await self._part(gate, request, listener)]
-            while parts[-1].stop_reason is StopReason.ABORT and request.rid in gate.preempted:
-                gate.preempted.discard(request.rid)
-                if not gate.open.is_set():
-                    await self._pass(model_id, gate)
-                rest = continuation(request, parts)
-                before = len(rest.input_ids) - len(request.input_ids)
-                parts.append(await self._part(gate, rest, listener and partial(_after, before, listener)))
-        finally:
-            gate.preempted.discard(request.rid)
+        part, preempted = await self._part(gate, request, listener)
+        parts = [part]
+        while preempted:
+            if not gate.open.is_set():
+                await self._pass(model_id, gate)
+            rest = continuation(request, parts)
+            before = len(rest.input_ids) - len(request.input_ids)
+            part, preempted = await self._part(gate, rest, listener and partial(_after, before, listener))
+            parts.append(part)
         return joined(request, parts)
 
-    async def _part(self, gate: _Gate, request: ModelRequest, listener: Listener | None) -> ModelResponse:
-        gate.in_flight.add(request.rid)
+    async def _part(self, gate: _Gate, request: ModelRequest, listener: Listener | None) -> tuple[ModelResponse, bool]:
+        """Return the engine's answer, and whether a pause has cut it."""
+        flight = _Flight(request.rid)
+        gate.in_flight.add(flight)
         try:
-            return await gate.engine.agenerate(request, listener)
+            response = await gate.engine.agenerate(request, listener)
         finally:
-            gate.in_flight.discard(request.rid)
+            gate.in_flight.discard(flight)
             if not gate.in_flight:
                 gate.idle.set()
+        return response, flight.preempted and response.stop_reason is StopReason.ABORT
 
     def get_version(self) -> int:
         return self.version_of(self.default_model)
@@ -141,8 +150,9 @@ class Router:
 
     async def abort(self, model_id: str, rids: Iterable[str]) -> None:
         """End generations for good."""
-        gate, ended = self._gates[self.resolve(model_id)], list(rids)
-        gate.preempted.difference_update(ended)
+        gate, ended = self._gates[self.resolve(model_id)], set(rids)
+        for flight in gate.in_flight:
+            flight.preempted = flight.preempted and flight.rid not in ended
         await gate.engine.abort(ended)
 
     @asynccontextmanager

@@ -1,10 +1,11 @@
 """Invariant 5 in a RaaS: an engine serves under a version only after its own digest equals the manifest's (LAW 18).
 
-    notify ──► UpdatePhase (decides) ──► pull, verify ──► engine.update(apply, prove | undo) ──► router.serves
+    notify ──► UpdatePhase (decides) ──► pull, verify ──► engine.update(install, prove | undo) ──► router.serves
                     │ a newer one while pulling: the pull ends, its announcer is told who superseded it
                     │ a newer one while applying: it is next
 
-One update at a time per model. Generation goes on beside the pull; the swap itself happens between two decode steps.
+One update at a time per model. Generation goes on beside the pull; the swap itself, digest and canaries included,
+happens between two decode steps: no token is sampled under a version that may still be refused.
 """
 
 from __future__ import annotations
@@ -67,6 +68,10 @@ ManifestOf = Callable[[str, int], Any]
 
 class _AwayError(WeightError):
     """The sender cannot be reached."""
+
+
+class _CanaryError(WeightError):
+    """An engine computes something else than the trainer, from the same bytes."""
 
 
 class _Job:
@@ -235,43 +240,46 @@ class Updater:
                 raise _AwayError(f"the sender at {endpoint} cannot be reached: {error}") from error
 
     async def _swap(self, payload: Payload) -> _SwapClock:
-        """Apply a payload between two decode steps; WeightError: the engine is what it was before."""
-        clock = _SwapClock(payload)
+        """Install and prove a payload between two decode steps; WeightError: the engine is what it was before."""
+        clock, manifest = _SwapClock(payload), payload.manifest
 
-        def apply(weights: Weights) -> None:  # on the engine's thread
+        def install(weights: Weights) -> None:  # on the engine's thread
             clock.applying = perf_counter()
             payload.apply(weights)
+            try:
+                with boundary(WeightError, f"the canaries of version {manifest.version} cannot be scored"):
+                    clock.canary_gap = self._canary_gap(manifest)
+            except AstraFlowError:
+                payload.rollback()
+                raise
             clock.applied = perf_counter()
 
         try:
-            before = self.engine.get_version()
-            with self._spans.span("swap", model_id=self.engine.model_id, version=payload.manifest.version):
-                await self.engine.update(payload.manifest.version, apply)
-            clock.canary_gap = await self._compare_canaries(payload, before)
+            with self._spans.span("swap", model_id=self.engine.model_id, version=manifest.version):
+                await self.engine.update(manifest.version, install)
+        except _CanaryError as error:
+            self.state.alarms += 1
+            self._alarm(manifest.version, str(error))
+            raise WeightError(f"{error}; rolled back") from error
         finally:
             payload.release()
         return clock
 
-    async def _compare_canaries(self, payload: Payload, before: int) -> float | None:
+    def _canary_gap(self, manifest: Manifest) -> float | None:
         """Mean |Δ logprob| to the trainer's; None where there is nothing to compare.
 
-        WeightError, with the engine back at its version `before`, where it is too large: right bytes, wrong results.
+        _CanaryError where it is too large: right bytes, wrong results.
         """
-        manifest = payload.manifest
         if not manifest.canaries or not isinstance(self.engine, Scorer):
             return None
         tokens = [canary.tokens for canary in manifest.canaries]
-        gap = canary_gap(manifest.canaries, await self.engine.score(tokens, manifest.canaries[0].temperature))
+        gap = canary_gap(manifest.canaries, self.engine.score(tokens, manifest.canaries[0].temperature))
         if gap <= tolerance(manifest):
             return gap
-        await self.engine.update(before, lambda weights: payload.rollback())
-        reason = (
+        raise _CanaryError(
             f"version {manifest.version} is held bit for bit and computes something else: canaries are off by "
             f"{gap:.3g} nats on average, at most {tolerance(manifest)} is rounding"
         )
-        self.state.alarms += 1
-        self._alarm(manifest.version, reason)
-        raise WeightError(f"{reason}; rolled back")
 
     def _away(self, reason: str) -> Outcome:
         """An answer, not a failure of ours: nothing is wrong here, and whoever announced the version tries again."""

@@ -163,6 +163,32 @@ def test_a_cancelled_wait_aborts_its_request_unless_another_waits(kind: str) -> 
     run(kind, body)
 
 
+@pytest.mark.parametrize("ending", ["cancelled", "aborted"])
+def test_a_rid_that_was_ended_is_answered_anew(kind: str, ending: str) -> None:
+    """What was cut goes to who waited when it was cut, never to who asks afterwards, however soon."""
+
+    async def body(engine: Engine) -> None:
+        for round_ in range(20):
+            flight = asyncio.create_task(engine.agenerate(request(max_new_tokens=900)))
+            for _ in range(round_ % 4):
+                await asyncio.sleep(0)
+            if ending == "aborted":
+                await asyncio.sleep(0)
+                await engine.abort(["r"])
+            else:
+                flight.cancel()
+            again = asyncio.create_task(engine.agenerate(request(max_new_tokens=20)))
+            cut = (await asyncio.gather(flight, return_exceptions=True))[0]
+            answer = await again
+            assert (answer.stop_reason, len(answer.output_tokens)) == (StopReason.LENGTH, 20)
+            if ending == "aborted":
+                assert cut.stop_reason is StopReason.ABORT  # type: ignore[union-attr]
+            else:
+                assert isinstance(cut, asyncio.CancelledError)
+
+    run(kind, body)
+
+
 def test_close_aborts_and_refuses(kind: str) -> None:
     async def body(engine: Engine) -> None:
         flight: asyncio.Task[ModelResponse] = asyncio.create_task(engine.agenerate(request(max_new_tokens=900)))

@@ -7,13 +7,15 @@ Here: the canaries and the alarm, with a trainer's model, a real sender agent an
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from astraflow.core.data import Canary
+from astraflow.core.data import Canary, GenerationHyperparameters, ModelRequest
 from astraflow.core.model import Decoder, named_weights, tied_aliases
 from astraflow.core.model.presets import new_model
 from astraflow.core.protocol.messages import RaaSNotifyVersionRequest, RaaSNotifyVersionResult, VersionState
@@ -123,6 +125,61 @@ def test_right_bytes_and_wrong_arithmetic_are_an_alarm_and_are_not_served(tmp_pa
         assert system.updater.state.alarms == 2  # the delta, then the full version
         alarms = [line for line in read_logs(system.folder) if isinstance(line, Alarm)]
         assert [alarm.version for alarm in alarms] == [1, 1]
+
+    run(tmp_path, body)
+
+
+def test_no_token_is_sampled_under_a_version_that_its_canaries_refuse(tmp_path: Path) -> None:
+    """The proof is a part of the swap: what runs meanwhile waits for the verdict, and so does what arrives."""
+
+    async def body(system: System) -> None:
+        await system.publish(0)
+        verdict, versions, running = asyncio.Event(), set[int](), asyncio.Event()
+
+        async def generate(name: str) -> None:
+            for turn in itertools.count():
+                gconfig = GenerationHyperparameters(max_new_tokens=300, ignore_eos=True)
+                request = ModelRequest(rid=f"{name}-{turn}", input_ids=np.array([3, 4]), gconfig=gconfig)
+                answer = await system.engine.agenerate(request, lambda *_: running.set())
+                versions.update(answer.output_versions.tolist())
+                if verdict.is_set():
+                    return
+
+        flights = [asyncio.create_task(generate(name)) for name in "abc"]  # one more than run at once
+        await running.wait()
+        system.step()
+        with pytest.raises(WeightError, match="computes something else"):
+            await system.publish(1, decoder=new_model("tiny-0.2m", vocab_size=VOCAB, seed=9))
+        verdict.set()
+        await asyncio.gather(*flights)
+        assert versions == {0}
+        await system.publish(2)
+        assert system.engine.get_version() == 2
+
+    run(tmp_path, body)
+
+
+def test_canaries_that_cannot_be_scored_leave_the_version_that_was(tmp_path: Path) -> None:
+    async def body(system: System) -> None:
+        await system.publish(0)
+        before = {name: weight.clone() for name, weight in named_weights(system.engine_decoder)}
+        system.step()
+        system.manager.offload(
+            dict(named_weights(system.decoder)), 1, canaries=(Canary(tokens=(1, VOCAB + 5), logprobs=(-1.0,)),)
+        )
+        system.manager.wait_delta_ready()
+        with pytest.raises(WeightError):
+            await system.updater.notify(
+                RaaSNotifyVersionRequest(
+                    model_id="model0",
+                    version=1,
+                    sender_endpoint=system.manager.get_sender_endpoint(),
+                    manifest=system.manager.manifest(1),
+                )
+            )
+        assert system.engine.get_version() == 0
+        for name, weight in named_weights(system.engine_decoder):
+            assert torch.equal(weight, before[name])
 
     run(tmp_path, body)
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow.core.data import GenerationHyperparameters, ModelRequest
+from astraflow.core.data import GenerationHyperparameters, ModelRequest, decode, encode
 from astraflow.core.protocol import messages as m
-from astraflow.errors import CallerError, ConflictError, PeerError
+from astraflow.errors import CallerError, ConflictError, DataError, PeerError
 from astraflow.raas.generate import generate
 from tests.raas.conftest import END, Harness
 
@@ -59,6 +59,34 @@ def test_what_the_engine_cannot_honour_is_the_callers_error(raas) -> None:
             await h.client.generate(request(model_id="model9"))
 
     raas(body, unsupported=("top_k",))
+
+
+@pytest.mark.parametrize(
+    ("field", "config"),
+    [
+        ("top_k", GenerationHyperparameters(top_k=2**63)),
+        ("max_new_tokens", GenerationHyperparameters(max_new_tokens=2**63, min_new_tokens=2**63)),
+        ("temperature", GenerationHyperparameters(temperature=1e300)),
+        ("stop", GenerationHyperparameters(stop=("",))),
+        ("seed", GenerationHyperparameters(seed=-(2**63))),
+    ],
+)
+def test_a_field_out_of_range_is_the_callers_error_and_named(raas, field, config) -> None:
+    async def body(h) -> None:
+        await h.publish(0)
+        if field == "seed":  # the smallest that the wire carries: taken
+            assert (await h.client.generate(request(gconfig=config))).stop_reason == "stop"
+            return
+        with pytest.raises(CallerError, match=rf"gconfig\.{field} = .* is out of range, expected"):
+            await h.client.generate(request(gconfig=config))
+
+    raas(body)
+
+
+def test_a_task_asks_for_no_more_samples_than_a_group_may_have() -> None:
+    order = m.SubmitRequest(tasks=[m.Task(task_id="t", group_id=0, data={}, n_samples=2**40)])
+    with pytest.raises(DataError, match="n_samples"):
+        decode(encode(order), m.SubmitRequest)
 
 
 def test_a_stream_gives_the_same_tokens_part_by_part(raas) -> None:

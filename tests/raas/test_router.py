@@ -108,6 +108,38 @@ def test_what_a_pause_aborts_goes_on_from_its_tokens_on_the_newest_weights() -> 
     asyncio.run(body())
 
 
+def test_all_who_wait_for_a_rid_get_the_whole_answer_of_a_preempted_generation() -> None:
+    def script(asked: ModelRequest) -> list[int]:
+        return list(range(100 + len(asked.input_ids), 200))
+
+    async def body() -> None:
+        router = opened(ScriptedEngine("model0", script))
+        first, second = (asyncio.create_task(router.agenerate(request(tokens=20))) for _ in range(2))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await router.pause("model0", "abort")
+        router.resume("model0")
+        for answer in await asyncio.gather(first, second):
+            assert (answer.output_tokens.tolist(), answer.stop_reason) == (list(range(102, 122)), "length")
+
+    asyncio.run(body())
+
+
+def test_a_pause_awaits_a_generation_that_one_of_two_has_stopped_waiting_for() -> None:
+    async def body() -> None:
+        router = opened(engine("model0", 10))
+        lost, kept = (asyncio.create_task(router.agenerate(request(tokens=50))) for _ in range(2))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        lost.cancel()
+        await asyncio.gather(lost, return_exceptions=True)
+        await router.pause("model0", "wait")
+        assert router.engines["model0"].load().running == 0
+        assert (await kept).stop_reason == "length"
+
+    asyncio.run(body())
+
+
 def test_what_is_ended_for_good_while_paused_does_not_go_on() -> None:
     async def body() -> None:
         router = opened(engine("model0", 10))

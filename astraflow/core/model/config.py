@@ -54,7 +54,9 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "partial_rotary_factor": (1, None),
     "rope_interleaved": (False, None),
     "use_sliding_window": (False, None),
+    "is_causal": (True,),
 }
+"""What this decoder does, however the configuration says it: an absent key means the first."""
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +100,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         missing = sorted(_SIZES - source.keys())
         if missing:
             raise ConfigError(f"config.json lacks {', '.join(missing)}")
-        eos = source.get("eos_token_id")
+        _check_sizes(source)
         bias = bool(source.get("attention_bias", False))
         hidden, heads = source["hidden_size"], source["num_attention_heads"]
         config = cls(
@@ -119,7 +121,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             mlp_bias=bool(source.get("mlp_bias", False)) and model_type == "llama",
             qk_norm=model_type == "qwen3",
             initializer_range=source.get("initializer_range", 0.02),
-            eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
+            eos_token_ids=_end_tokens(source),
             source=source,
         )
         if config.num_attention_heads % config.num_key_value_heads:
@@ -179,6 +181,25 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             content = content | {key: dtype for key in ("dtype", "torch_dtype") if content.get(key) is not None}
         text = json.dumps(content, indent=2) + "\n"
         (Path(directory) / "config.json").write_text(text, "utf-8")
+
+
+def _check_sizes(source: dict[str, Any]) -> None:
+    for key in sorted(_SIZES | {"max_position_embeddings"}):
+        value = source.get(key, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"config.json: {key} = {value!r}, expected a whole number from 1")
+    epsilon = source.get("rms_norm_eps", 0.0)
+    if not isinstance(epsilon, int | float) or not 0 <= epsilon < 1:
+        raise ConfigError(f"config.json: rms_norm_eps = {epsilon!r}, expected a number from 0 to below 1")
+
+
+def _end_tokens(source: dict[str, Any]) -> tuple[int, ...]:
+    given, vocab_size = source.get("eos_token_id"), source["vocab_size"]
+    ids = given if isinstance(given, list) else [] if given is None else [given]
+    for token in ids:
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab_size:
+            raise ConfigError(f"config.json: eos_token_id = {given!r}, expected ids from 0 to {vocab_size - 1}")
+    return tuple(ids)
 
 
 def _refuse_unsupported(source: dict[str, Any]) -> None:

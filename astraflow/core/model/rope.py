@@ -31,15 +31,17 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_hf(cls, source: dict[str, Any]) -> Self:
-        """Read `rope_parameters` (transformers ≥ 5) or `rope_theta` and `rope_scaling` of a config.json."""
+        """Read `rope_parameters` (transformers ≥ 5) or `rope_theta` and `rope_scaling` of a config.json, not both."""
+        if source.get("rope_parameters") and source.get("rope_scaling"):
+            raise ConfigError("config.json has rope_parameters and rope_scaling, which are read differently: drop one")
         given = dict(source.get("rope_parameters") or source.get("rope_scaling") or {})
         theta = given.pop("rope_theta", source.get("rope_theta", 10000.0))
         kind = given.pop("rope_type", given.pop("type", "default"))
         given.pop("type", None)
         if kind not in SCALINGS:
             raise UnknownNameError("rope_type", str(kind), list(SCALINGS))
-        if kind == "yarn":
-            given.setdefault("original_max_position_embeddings", source.get("max_position_embeddings"))
+        if kind == "yarn" and "max_position_embeddings" in source:
+            given.setdefault("original_max_position_embeddings", source["max_position_embeddings"])
         missing = sorted(set(SCALINGS[kind]) - given.keys())
         unknown = sorted(given.keys() - {*SCALINGS[kind], *_OPTIONAL.get(kind, ())})
         if kind == "default" and set(unknown) <= {"factor", "original_max_position_embeddings"}:
@@ -48,6 +50,10 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"config.json: rope_type {kind} lacks {missing or 'nothing'}, does not take {unknown or 'more'}"
             )
+        optional = _OPTIONAL.get(kind, ())
+        for name, value in {"rope_theta": theta, **given}.items():
+            if not isinstance(value, int | float) and not (value is None and name in optional):
+                raise ConfigError(f"config.json: {name} of the rotary embedding is {value!r}, expected a number")
         return cls(theta=float(theta), type=kind, parameters=given)
 
     def scaling(self) -> dict[str, Any] | None:

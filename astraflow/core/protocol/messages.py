@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Meta
 
 from astraflow.core.data import Batch, LeaseId, Manifest, ModelRequest, StopReason
+from astraflow.core.data.generation import MOST_SAMPLES
 from astraflow.core.data.ids import Id, OptionalId
 from astraflow.core.data.trajectory import GroupResult, Row
 
@@ -312,7 +313,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     attempt: int = 1
     """Which lease of the group this is."""
     data: Row
-    n_samples: Annotated[int, Meta(ge=1)] | None = None
+    n_samples: Annotated[int, Meta(ge=1, le=MOST_SAMPLES)] | None = None
     """Replaces gconfig.n_samples for this task."""
     greedy: bool = False
     """Sample greedily (evaluation)."""

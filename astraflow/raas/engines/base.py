@@ -60,23 +60,29 @@ class EngineFacts(Protocol):
 
 @runtime_checkable
 class Scorer(Protocol):
-    """An engine that can score given tokens; asked for canaries after every swap (LAW 18)."""
+    """An engine that can score given tokens; asked for canaries within every swap (LAW 18)."""
 
-    async def score(self, sequences: Sequence[Sequence[int]], temperature: float) -> list[np.ndarray]:
-        """float32 [length − 1] per sequence: logprobs of all tokens but the first, of softmax(logits / temperature)."""
+    def score(self, sequences: Sequence[Sequence[int]], temperature: float) -> list[np.ndarray]:
+        """float32 [length − 1] per sequence: logprobs of all tokens but the first, of softmax(logits / temperature).
+
+        Called by what `update` runs, where it runs: so a version is proven before a token is sampled under it.
+        """
 
 
 class Engine(EngineFacts, Protocol):
     """Generates tokens under versioned weights. All coroutines belong to one event loop."""
 
     async def agenerate(self, request: ModelRequest, listener: Listener | None = None) -> ModelResponse:
-        """Generate. The same rid in flight twice is one request; a cancelled wait aborts it.
+        """Generate. The same rid in flight twice is one request; a cancelled wait aborts it, unless another waits too.
+        A call for a rid that was aborted is a request of its own. What `request.sampled` names counts for penalties
+        and stop strings.
 
         Raises EngineError for a request that cannot be served; an aborted one returns what it had, stop reason abort.
         """
 
     async def update(self, version: int, apply: Callable[[Weights], T]) -> T:
         """Run `apply` on the live weights between two decode steps, then serve under `version`; return its result.
+        It installs, proves, and undoes what it wrote where the proof fails.
 
         What is in flight goes on with its KV cache; its later tokens carry the new version. Where `apply` raises, the
         exception is passed on and the version stays: `apply` has to have undone what it wrote.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -17,6 +18,17 @@ T = TypeVar("T")
 
 Script = Callable[[ModelRequest], Sequence[int]] | Mapping[tuple[int, ...], Sequence[int]]
 """Request → the ids to answer with, or prompt ids → those. What the script gives after an end token is not sampled."""
+
+
+@dataclass(eq=False)
+class _Flight:
+    """A request in flight and who waits for it."""
+
+    request: ModelRequest
+    waiters: int = 0
+    listeners: list[Listener] = field(default_factory=list)
+    aborted: bool = False
+    """It ends at its next token; another call for its rid is a request of its own."""
 
 
 class ScriptedEngine:
@@ -43,19 +55,16 @@ class ScriptedEngine:
         self._logprob = logprob
         self._weights: Weights = weights if weights is not None else {}
         self._unsupported = frozenset(unsupported)
-        self._tasks: dict[str, asyncio.Task[ModelResponse]] = {}
-        self._waiters: dict[str, int] = {}
-        self._listeners: dict[str, list[Listener]] = {}
-        self._aborted: set[str] = set()
+        self._tasks: dict[_Flight, asyncio.Task[ModelResponse]] = {}
         self._tokens = 0
         self._closed = False
 
     def supports(self, gconfig: GenerationHyperparameters) -> None:
         """Refuse the fields that the constructor lists in `unsupported` when they differ from their default."""
         default = GenerationHyperparameters()
-        for field in sorted(self._unsupported):
-            if getattr(gconfig, field) != getattr(default, field):
-                raise EngineError(f"the scripted engine of {self.model_id} cannot honour gconfig.{field}")
+        for name in sorted(self._unsupported):
+            if getattr(gconfig, name) != getattr(default, name):
+                raise EngineError(f"the scripted engine of {self.model_id} cannot honour gconfig.{name}")
 
     def get_version(self) -> int:
         return self._version
@@ -67,21 +76,18 @@ class ScriptedEngine:
         self._check_open()
         request.check()
         self.supports(request.gconfig)
-        rid = request.rid
-        if rid not in self._tasks:
-            self._tasks[rid] = asyncio.create_task(self._answer(request))
+        flight = next((one for one in self._tasks if one.request.rid == request.rid and not one.aborted), None)
+        if flight is None:
+            flight = _Flight(request)
+            self._tasks[flight] = asyncio.create_task(self._answer(flight))
         if listener is not None:
-            self._listeners.setdefault(rid, []).append(listener)
-        self._waiters[rid] = self._waiters.get(rid, 0) + 1
-        task = self._tasks[rid]
+            flight.listeners.append(listener)
+        flight.waiters += 1
         try:
-            return await asyncio.shield(task)
+            return await asyncio.shield(self._tasks[flight])
         finally:
-            self._waiters[rid] -= 1
-            if not self._waiters[rid]:
-                del self._waiters[rid]
-                if not task.done():
-                    self._aborted.add(rid)
+            flight.waiters -= 1
+            flight.aborted = flight.aborted or not flight.waiters
 
     async def update(self, version: int, apply: Callable[[Weights], T]) -> T:
         self._check_open()
@@ -90,23 +96,23 @@ class ScriptedEngine:
         return result
 
     async def abort(self, rids: Collection[str]) -> None:
-        self._aborted.update(rid for rid in rids if rid in self._tasks)
+        for flight in self._tasks:
+            flight.aborted = flight.aborted or flight.request.rid in rids
 
     async def close(self) -> None:
         self._closed = True
-        self._aborted.update(self._tasks)
+        for flight in self._tasks:
+            flight.aborted = True
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _answer(self, request: ModelRequest) -> ModelResponse:
+    async def _answer(self, flight: _Flight) -> ModelResponse:
         try:
-            return await self._play(request)
+            return await self._play(flight)
         finally:
-            self._aborted.discard(request.rid)
-            self._listeners.pop(request.rid, None)
-            del self._tasks[request.rid]
+            del self._tasks[flight]
 
-    async def _play(self, request: ModelRequest) -> ModelResponse:
-        config = request.gconfig
+    async def _play(self, flight: _Flight) -> ModelResponse:
+        request, config = flight.request, flight.request.gconfig
         planned = self._look_up(request)
         budget = config.max_new_tokens
         if config.max_tokens is not None:
@@ -117,13 +123,13 @@ class ScriptedEngine:
         reason = StopReason.LENGTH
         for token in planned[:budget]:
             await asyncio.sleep(0)
-            if request.rid in self._aborted:
+            if flight.aborted:
                 reason = StopReason.ABORT
                 break
             tokens.append(token)
             versions.append(self._version)
             self._tokens += 1
-            for listener in self._listeners.get(request.rid, ()):
+            for listener in flight.listeners:
                 listener(len(tokens) - 1, self._output(tokens[-1:], versions[-1:]))
             if token in ends and len(tokens) > config.min_new_tokens:
                 reason = StopReason.STOP

@@ -188,6 +188,35 @@ def test_an_invalid_reward_never_enters_a_batch() -> None:
         Batch.of([group(t, bad)])
 
 
+@pytest.mark.parametrize("field", GenerationHyperparameters.__struct_fields__)
+@pytest.mark.parametrize("value", [object(), 2**5000, -(2**63) - 1, float("nan"), float("-inf"), ("",), ["\ud800"]])
+def test_every_sampling_field_has_bounds_and_is_named(field: str, value: object) -> None:
+    """Whoever makes the record: a caller of the wire, a configuration, a workflow's own code."""
+    with pytest.raises(DataError, match=rf"gconfig\.{field} = .*expected"):
+        GenerationHyperparameters(**{field: value}).check()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "smallest", "largest", "beyond"),
+    [
+        ("n_samples", 1, 2**16, 2**16 + 1),
+        ("top_k", 0, 2**31 - 1, 2**31),
+        ("max_tokens", 1, 2**31 - 1, 2**31),
+        ("seed", -(2**63), 2**64 - 1, 2**64),
+        ("temperature", 1e-6, 1e6, 1e7),
+        ("top_p", 1e-9, 1, 1.1),
+        ("frequency_penalty", -2, 2, 2.1),
+        ("stop", (), ("x" * 1024,) * 64, ("x" * 1025,)),
+        ("stop_token_ids", (), (2**31 - 1,) * 1024, (0,) * 1025),
+    ],
+)
+def test_what_lies_within_the_bounds_is_taken(field: str, smallest: object, largest: object, beyond: object) -> None:
+    for value in (smallest, largest):
+        GenerationHyperparameters(**{field: value}).check()  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=rf"gconfig\.{field} = "):
+        GenerationHyperparameters(**{field: beyond}).check()  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "change",
     [

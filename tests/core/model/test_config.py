@@ -73,6 +73,20 @@ def test_keys_without_effect_are_let_through() -> None:
         ({"num_experts": 8}, "num_experts"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"num_key_value_heads": 3}, "not a multiple"),
+        ({"is_causal": False}, "is_causal = False"),
+        ({"is_causal": None}, "is_causal = None"),
+        (
+            {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+            "has rope_parameters and rope_scaling",
+        ),
+        ({"rope_scaling": {"rope_type": "linear", "factor": "2"}}, "factor of the rotary embedding is '2'"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": None}}, "factor of the rotary embedding is None"),
+        ({"eos_token_id": -1}, "eos_token_id = -1, expected ids from 0 to 96"),
+        ({"eos_token_id": [2, 97]}, r"eos_token_id = \[2, 97\], expected ids from 0 to 96"),
+        ({"eos_token_id": "2"}, "eos_token_id = '2'"),
+        ({"vocab_size": "97"}, "vocab_size = '97', expected a whole number from 1"),
+        ({"hidden_size": 0}, "hidden_size = 0"),
+        ({"rms_norm_eps": None}, "rms_norm_eps = None"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(change: dict[str, Any], message: str) -> None:

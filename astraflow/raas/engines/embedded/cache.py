@@ -1,7 +1,7 @@
 """Keys and values of running sequences, and attention over them.
 
-One row a sequence; positions grow by doubling, so that memory follows the lengths that occur and short sequences
-stay close together in memory.
+One row a sequence; rows and positions grow by doubling, so that memory follows what runs and short sequences stay close
+together in memory. Invariant: rows × positions never exceed the limit; the scheduler admits no more than fits in it.
 Axes: S rows, R running rows, K key/value heads, G queries per key, W positions attended, D head.
 """
 
@@ -12,34 +12,61 @@ from torch import Tensor
 
 from astraflow.core.model import ModelConfig, packed_attention, packed_positions
 
+FIRST_ROWS = 8
 FIRST_POSITIONS = 64
-"""Positions allocated at first."""
+"""Of each row; both are allocated at first."""
+
+
+def bytes_per_position(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Bytes of the keys and values of one token."""
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * dtype.itemsize
 
 
 class KVCache:
     """keys and values [layers, S, K, positions, D]."""
 
-    def __init__(self, config: ModelConfig, rows: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: ModelConfig, rows: int, limit: int | None, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """At most `rows` rows, and `limit` positions of all of them together."""
         self.heads = config.num_key_value_heads
+        self._most_rows = rows
+        self._limit = limit if limit is not None else rows * config.max_position_embeddings
+        positions = min(FIRST_POSITIONS, self._limit)
+        first = min(rows, FIRST_ROWS, self._limit // positions)
         # zeros, because masked positions are still multiplied: by weight 0, which only finite values survive
-        shape = (2, config.num_hidden_layers, rows, self.heads, FIRST_POSITIONS, config.head_dim)
+        shape = (2, config.num_hidden_layers, first, self.heads, positions, config.head_dim)
         self._hold(torch.zeros(shape, dtype=dtype, device=device))
 
     def _hold(self, store: Tensor) -> None:
         self._store = store
+        self.shape = (store.shape[2], store.shape[4])
+        """Rows, and positions of each."""
         flat = store.flatten(2, 3)
         self.layers = list(zip(flat[0].unbind(), flat[1].unbind(), strict=True))
         """Keys and values of each layer [S·K, positions, D], as views."""
 
-    def grow(self, positions: int) -> None:
-        """Make room for so many positions."""
-        have = self._store.shape[4]
-        if positions > have:
-            shape = list(self._store.shape)
-            shape[4] = max(positions, 2 * have)
-            store = self._store.new_zeros(shape)
-            store[:, :, :, :, :have] = self._store
-            self._hold(store)
+    def reserve(self, rows: int, positions: int, reach: int) -> None:
+        """Make room for so many rows and positions; what runs may grow to `reach`, and rows × reach are in the limit.
+
+        Where the limit leaves no room beside what rows or positions there are, those are given up: `shape` says so.
+        """
+        have_rows, have_positions = self.shape
+        if rows <= have_rows and positions <= have_positions:
+            return
+        wide = have_rows if rows <= have_rows else min(self._most_rows, max(rows, 2 * have_rows))
+        # twice as long each time, but hardly beyond what may be needed: no more than rounding spares the next growth
+        enough = -(-reach // FIRST_POSITIONS) * FIRST_POSITIONS
+        long = have_positions if positions <= have_positions else max(positions, min(2 * have_positions, enough))
+        if wide * long > self._limit:
+            long = max(positions, min(long, reach))
+            wide = min(wide, self._limit // long)
+        shape = list(self._store.shape)
+        shape[2], shape[4] = wide, long
+        store = self._store.new_zeros(shape)
+        kept = (slice(None), slice(None), slice(min(wide, have_rows)), slice(None), slice(min(long, have_positions)))
+        store[kept] = self._store[kept]
+        self._hold(store)
 
     def copy(self, pairs: list[tuple[int, int]], length: int) -> None:
         """Copy the first `length` positions for each (source row, row); all are read before any is written."""
@@ -49,7 +76,7 @@ class KVCache:
 
     def clear(self, rows: list[int]) -> None:
         """Zero rows: after a failure they may hold values that are not finite."""
-        self._store[:, :, rows] = 0.0
+        self._store[:, :, [row for row in rows if row < self.shape[0]]] = 0.0
 
 
 class DecodeAttention:

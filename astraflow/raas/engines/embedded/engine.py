@@ -7,7 +7,9 @@
     event loop                           resolves the callers' futures
 
 The thread waits only for the inbox, and only while nothing runs. Commands are carried out between two decode steps: so
-an update never meets a half-computed token, and no token is sampled between its first write and its version (law 22).
+an update never meets a half-computed token, and no token is sampled between its first write and its proof (law 22).
+
+A request that cannot be placed ends alone: what is wrong with one is never its neighbours' end.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import time
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as List
 from contextlib import suppress
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -30,24 +32,20 @@ from astraflow.core.data import GenerationHyperparameters, ModelRequest, ModelRe
 from astraflow.core.model import Decoder, load_model, named_weights, return_large_blocks
 from astraflow.core.protocol.messages import EngineLoad
 from astraflow.core.text import Tokenizer, load_tokenizer
-from astraflow.errors import AstraFlowError, EngineError
+from astraflow.errors import AstraFlowError, EngineError, boundary
 from astraflow.raas.engines.base import Listener, Output, Weights
+from astraflow.raas.engines.embedded.limits import check_ends, positions_within
 from astraflow.raas.engines.embedded.runner import Runner
-from astraflow.raas.engines.embedded.scheduler import Scheduler, Sequence
+from astraflow.raas.engines.embedded.scheduler import Plan, Scheduler, Sequence
 from astraflow.raas.engines.embedded.scoring import score
+from astraflow.raas.engines.embedded.stopping import TextStops
+from astraflow.raas.engines.embedded.tickets import Answer, Tickets, settle
 
 T = TypeVar("T")
 CLOSE_TIMEOUT_S = 30.0
 """Longest wait for the thread to end: it finishes the step, or the update, that it is in."""
-
-
-@dataclass(slots=True, eq=False)
-class _Ticket:
-    """A request in flight, its answer and how many callers wait for it."""
-
-    future: asyncio.Future[ModelResponse]
-    waiters: int = 0
-    listeners: list[Listener] = field(default_factory=list)
+KV_CACHE_BYTES = 4 * 2**30
+"""Default bound on keys and values."""
 
 
 class EmbeddedEngine:
@@ -62,13 +60,15 @@ class EmbeddedEngine:
         tokenizer: Tokenizer | None = None,
         max_running_requests: int = 64,
         context_length: int | None = None,
+        kv_cache_bytes: int = KV_CACHE_BYTES,
         version: int = 0,
         seed: int = 0,
         threads: int = 1,
     ) -> None:
         """`eos_token_ids` are added to those of the configuration and the tokenizer; stop strings need the tokenizer.
 
-        The decoder belongs to the engine from now on. `threads` are torch's, for the whole process.
+        The decoder belongs to the engine from now on. `threads` are torch's, for the whole process. ConfigError for end
+        tokens outside the vocabulary, and where one sequence of `context_length` does not fit in `kv_cache_bytes`.
         """
         longest = decoder.config.max_position_embeddings
         self.model_id = model_id
@@ -76,17 +76,18 @@ class EmbeddedEngine:
         own = tokenizer.eos_token_ids if tokenizer is not None else ()
         self._eos = frozenset({*eos_token_ids, *decoder.config.eos_token_ids, *own})
         self._vocab_size = decoder.config.vocab_size
+        check_ends(model_id, self._eos, self._vocab_size)
+        positions = positions_within(model_id, decoder, self.context_length, kv_cache_bytes)
         self._tokenizer = tokenizer
         self._version = version
         self._tokens_generated = 0
-        self._scheduler = Scheduler(max_running_requests)
-        self._runner = Runner(decoder, max_running_requests, self.context_length, seed)
+        self._scheduler = Scheduler(max_running_requests, positions)
+        self._runner = Runner(decoder, max_running_requests, self.context_length, seed, positions)
         self._weights: Weights = dict(named_weights(decoder))
-        self._watched: list[Sequence] = []
-        """Running sequences that have stop strings."""
-        self._heard: dict[str, int] = {}
+        self._stops = TextStops(tokenizer)
+        self._heard: dict[Sequence, int] = {}
         """Requests with listeners, and how many tokens these have heard of."""
-        self._tickets: dict[str, _Ticket] = {}
+        self._tickets = Tickets()
         self._updates: set[asyncio.Future[Any]] = set()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -130,23 +131,24 @@ class EmbeddedEngine:
 
     async def agenerate(self, request: ModelRequest, listener: Listener | None = None) -> ModelResponse:
         self._check_open()
-        ticket = self._tickets.get(request.rid)
-        if ticket is None:
+        sequence = self._tickets.joinable(request.rid)
+        if sequence is None:
             sequence = self._sequence(request)
             if sequence.budget < 1:
                 return _response(sequence, _NOTHING, StopReason.LENGTH, time.perf_counter())
-            ticket = self._tickets[request.rid] = _Ticket(self._running_loop().create_future())
-            self._inbox.put(lambda: self._scheduler.submit(sequence))
+            self._tickets.open(sequence, self._running_loop().create_future())
+            self._inbox.put(partial(self._scheduler.submit, sequence))
+        ticket = self._tickets.of(sequence)
         if listener is not None:
             ticket.listeners.append(listener)
-            self._inbox.put(lambda: self._hear(request.rid))
+            self._inbox.put(partial(self._hear, sequence))
         ticket.waiters += 1
         try:
             return await asyncio.shield(ticket.future)
         finally:
             ticket.waiters -= 1
             if not ticket.waiters and not ticket.future.done():
-                await self.abort([request.rid])
+                self._let_go([sequence])
 
     async def update(self, version: int, apply: Callable[[Weights], T]) -> T:
         def swap() -> T:
@@ -157,8 +159,10 @@ class EmbeddedEngine:
 
         return await self._between_steps(swap)
 
-    async def score(self, sequences: List[List[int]], temperature: float) -> list[np.ndarray]:
-        return await self._between_steps(lambda: score(self._runner.decoder, sequences, temperature))
+    def score(self, sequences: List[List[int]], temperature: float) -> list[np.ndarray]:
+        if threading.current_thread() is not self._thread:
+            raise EngineError(f"the engine of {self.model_id} scores within an update only")
+        return score(self._runner.decoder, sequences, temperature)
 
     async def _between_steps(self, work: Callable[[], T]) -> T:
         """Run `work` on the engine's thread between two decode steps and return its result."""
@@ -169,9 +173,9 @@ class EmbeddedEngine:
             try:
                 result = work()
             except Exception as error:  # a task border: it is the caller's, who awaits it
-                self._tell(_settle, done, error)
+                self._tell(settle, done, error)
                 return
-            self._tell(_settle, done, result)
+            self._tell(settle, done, result)
 
         self._updates.add(done)
         self._inbox.put(command)
@@ -181,9 +185,7 @@ class EmbeddedEngine:
             self._updates.discard(done)
 
     async def abort(self, rids: Collection[str]) -> None:
-        if not self._closed:
-            known = frozenset(rid for rid in rids if rid in self._tickets)
-            self._inbox.put(lambda: self._abort(known))
+        self._let_go([one for rid in rids if (one := self._tickets.joinable(rid)) is not None])
 
     async def close(self) -> None:
         if self._closed:
@@ -214,20 +216,39 @@ class EmbeddedEngine:
         """One turn of continuous batching."""
         scheduler, runner = self._scheduler, self._runner
         plan = scheduler.admit()
-        runner.place(plan)
+        placed = self._placed(plan)
         runner.move(scheduler.compact())
         running = scheduler.running
+        if not running:
+            return
         ended = runner.step(running, self._version)
+        scheduler.keep_prefixes(*runner.cache_shape)
         self._tokens_generated += running
         now = time.perf_counter()
-        for sequence in plan.placed:
+        for sequence in placed:
             sequence.first_token = now
-            if sequence.request.gconfig.stop:
-                self._watched.append(sequence)
+        self._stops.watch(placed)
         self._tell_listeners()
-        stopped = self._stopped_by_text()
+        stopped = self._stops.stopped(scheduler.rows, runner.peek)
         answers = self._end([row for row in ended if row not in stopped], now)
         self._deliver(answers + self._end(stopped, now, StopReason.STOP))
+
+    def _placed(self, plan: Plan) -> List[Sequence]:
+        """Carry out a plan; return whose rows may decode now: none of the plan's, where it fails."""
+        if not plan.placed:
+            return ()
+        rows = [sequence.row for sequence in plan.placed]
+        try:
+            with boundary(EngineError, f"{self.model_id} cannot place {len(rows)} requests"):
+                self._runner.place(plan)
+        except EngineError as error:
+            self._scheduler.finish(rows)
+            self._scheduler.forget_prefixes()  # those of the rows that were written, and of a cache that was cut
+            self._runner.clear(rows)
+            self._deliver([(sequence, error) for sequence in plan.placed])
+            return ()
+        self._scheduler.keep_prefixes(*self._runner.cache_shape)
+        return plan.placed
 
     def _obey(self) -> bool:
         """Carry out commands, waiting for one while nothing runs; whether there is something to decode."""
@@ -239,53 +260,41 @@ class EmbeddedEngine:
             command()
         return False
 
-    def _end(self, rows: list[int], now: float, reason: StopReason | None = None) -> list[tuple[str, Any]]:
+    def _end(self, rows: list[int], now: float, reason: StopReason | None = None) -> list[Answer]:
         """Free rows; return the answers of their sequences. `reason` None: what the last token says."""
         sequences = self._scheduler.finish(rows)
-        answers: list[tuple[str, Any]] = []
+        answers: list[Answer] = []
         for sequence, output in zip(sequences, self._runner.take(sequences), strict=True):
-            answer: Any
+            answer: ModelResponse | Exception
             if np.isnan(output.logprobs).any():
                 self._runner.clear([sequence.row])
                 self._scheduler.forget_prefixes()
                 answer = EngineError(f"{self.model_id} gives logits that are no numbers under version {self._version}")
             else:
                 answer = _response(sequence, output, reason or _reason(sequence, output), now)
-            answers.append((sequence.request.rid, answer))
+            answers.append((sequence, answer))
         return answers
 
-    def _hear(self, rid: str) -> None:
-        if self._scheduler.has(rid):
-            self._heard.setdefault(rid, 0)
+    def _hear(self, sequence: Sequence) -> None:
+        if self._scheduler.has(sequence):
+            self._heard.setdefault(sequence, 0)
 
     def _tell_listeners(self) -> None:
         """Pass on what was sampled since the last step."""
         if not self._heard:
             return
-        rows = [one for one in self._scheduler.rows if one is not None and one.request.rid in self._heard]
+        rows = [one for one in self._scheduler.rows if one is not None and one in self._heard]
         news = []
         for one, output in zip(rows, self._runner.peek([one.row for one in rows]), strict=True):
-            before = self._heard[one.request.rid]
-            self._heard[one.request.rid] = len(output.tokens)
-            news.append((one.request.rid, before, output.since(before)))
-        self._tell(self._relay, news)
+            before = self._heard[one]
+            self._heard[one] = len(output.tokens)
+            news.append((one, before, output.since(before)))
+        self._tell(self._tickets.relay, news)
 
-    def _stopped_by_text(self) -> list[int]:
-        """Rows whose last token has completed one of their stop strings."""
-        if not self._watched or self._tokenizer is None:
-            return []
-        self._watched = [one for one in self._watched if self._scheduler.rows[one.row] is one]
-        outputs = self._runner.peek([one.row for one in self._watched])
-        return [
-            one.row
-            for one, output in zip(self._watched, outputs, strict=True)
-            if _completes(self._tokenizer, output.tokens, one.request.gconfig)
-        ]
-
-    def _abort(self, rids: Collection[str]) -> None:
-        waiting, rows = self._scheduler.withdraw(rids)
+    def _abort(self, sequences: Collection[Sequence]) -> None:
+        waiting, rows = self._scheduler.withdraw(sequences)
         now = time.perf_counter()
-        never_ran = [(one.request.rid, _response(one, _NOTHING, StopReason.ABORT, now)) for one in waiting]
+        never_ran = [(one, _response(one, _NOTHING, StopReason.ABORT, now)) for one in waiting]
         self._deliver(never_ran + self._end(rows, now, StopReason.ABORT))
         self._runner.move(self._scheduler.compact())
 
@@ -295,18 +304,17 @@ class EmbeddedEngine:
         ended = self._scheduler.finish([one.row for one in self._scheduler.rows if one is not None])
         self._scheduler.forget_prefixes()
         self._runner.reset()
-        self._deliver([(sequence.request.rid, failure) for sequence in ended])
+        self._deliver([(sequence, failure) for sequence in ended])
 
     def _stop(self) -> None:
-        everything = [one.request.rid for one in (*self._scheduler.waiting, *self._scheduler.rows) if one is not None]
-        self._abort(everything)
+        self._abort({one for one in (*self._scheduler.waiting, *self._scheduler.rows) if one is not None})
         self._stopping = True
 
-    def _deliver(self, answers: list[tuple[str, Any]]) -> None:
-        for rid, _ in answers:
-            self._heard.pop(rid, None)
+    def _deliver(self, answers: list[Answer]) -> None:
+        for sequence, _ in answers:
+            self._heard.pop(sequence, None)
         if answers:
-            self._tell(self._resolve, answers)
+            self._tell(self._tickets.resolve, answers)
 
     def _tell(self, callback: Callable[..., None], *args: Any) -> None:
         if self._loop is not None:
@@ -315,27 +323,17 @@ class EmbeddedEngine:
 
     # ---- in the event loop ----
 
-    def _resolve(self, answers: list[tuple[str, Any]]) -> None:
-        for rid, answer in answers:
-            ticket = self._tickets.pop(rid, None)
-            if ticket is None:
-                continue
-            if ticket.waiters:
-                _settle(ticket.future, answer)
-            else:
-                ticket.future.cancel()
-
-    def _relay(self, news: list[tuple[str, int, Output]]) -> None:
-        for rid, before, output in news:
-            if rid in self._tickets:
-                for listener in self._tickets[rid].listeners:
-                    listener(before, output)
+    def _let_go(self, sequences: List[Sequence]) -> None:
+        """End these; from now on another call for their rids is a request of its own."""
+        self._tickets.seal(sequences)
+        if sequences and not self._closed:
+            self._inbox.put(partial(self._abort, frozenset(sequences)))
 
     def _give_up(self) -> None:
         gone = EngineError(f"the engine of {self.model_id} has stopped")
-        for future in (*(ticket.future for ticket in self._tickets.values()), *self._updates):
-            _settle(future, gone)
-        self._tickets.clear()
+        self._tickets.give_up(gone)
+        for future in self._updates:
+            settle(future, gone)
 
     def _sequence(self, request: ModelRequest) -> Sequence:
         config = request.check().gconfig
@@ -347,6 +345,8 @@ class EmbeddedEngine:
             raise EngineError(f"request {request.rid} has ids outside the vocabulary of {self._vocab_size}")
         room = min(self.context_length, config.max_tokens or self.context_length) - prompt
         ends = {*config.stop_token_ids, *(() if config.ignore_eos else self._eos)}
+        if config.min_new_tokens and len(ends) >= self._vocab_size:
+            raise EngineError(f"request {request.rid}: gconfig.min_new_tokens forbids every token, all end it")
         return Sequence(request, min(config.max_new_tokens, room), frozenset(ends), time.perf_counter())
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
@@ -379,23 +379,3 @@ def _response(sequence: Sequence, output: Output, reason: StopReason, now: float
 
 def _reason(sequence: Sequence, output: Output) -> StopReason:
     return StopReason.STOP if int(output.tokens[-1]) in sequence.ends else StopReason.LENGTH
-
-
-def _completes(tokenizer: Tokenizer, tokens: np.ndarray, config: GenerationHyperparameters) -> bool:
-    """Whether the last token completes a stop string (law 5: seen by the engine, not by the reader of the text)."""
-    if len(tokens) < config.min_new_tokens:
-        return False
-    # a token covers at least one byte; a few more, because decoding may need the tokens of a whole character
-    window = tokens[-(max(len(text.encode()) for text in config.stop) + 4) :]
-    before = tokenizer.decode(window[:-1], skip_special_tokens=False)
-    after = tokenizer.decode(window, skip_special_tokens=False)
-    return any(text in after and text not in before for text in config.stop)
-
-
-def _settle(future: asyncio.Future[Any], answer: Any) -> None:
-    if future.done():
-        return
-    if isinstance(answer, Exception):
-        future.set_exception(answer)
-    else:
-        future.set_result(answer)

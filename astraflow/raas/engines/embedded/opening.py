@@ -23,6 +23,7 @@ def open_engine(model_id: str, settings: RaaSSettings) -> EmbeddedEngine:
         device=config.device,
         max_running_requests=config.max_running_requests,
         context_length=config.context_length,
+        kv_cache_bytes=int(config.kv_cache_gib * 2**30),
         version=UNVERIFIED,
         # every instance samples a stream of its own
         seed=experiment.seed + zlib.crc32(f"{settings.uid}/{model_id}".encode()),

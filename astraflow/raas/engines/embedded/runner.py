@@ -25,12 +25,17 @@ PREFILL_TOKENS = 4096
 class Runner:
     """A decoder, its KV cache and the state of S rows. Used from one thread."""
 
-    def __init__(self, decoder: Decoder, rows: int, context_length: int, seed: int) -> None:
+    def __init__(
+        self, decoder: Decoder, rows: int, context_length: int, seed: int, positions: int | None = None
+    ) -> None:
+        """`positions` of the cache are shared by the rows that run; None: no bound."""
         decoder.stack_weights()
         self.decoder = decoder
         weight = decoder.model.embed_tokens.weight
         self._device = weight.device
-        self._cache = KVCache(decoder.config, rows, weight.dtype, self._device)
+        self._cache = KVCache(decoder.config, rows, positions, weight.dtype, self._device)
+        self._reach = 0
+        """Most positions that a row may come to need."""
         self._sampler = Sampler(rows, decoder.config.vocab_size, context_length, seed, self._device)
 
         def integers(*shape: int) -> Tensor:
@@ -42,22 +47,31 @@ class Runner:
         self._logprobs = torch.zeros(rows, context_length, device=self._device)
         self._versions = torch.zeros(rows, context_length, dtype=torch.int32, device=self._device)
 
+    @property
+    def cache_shape(self) -> tuple[int, int]:
+        """Rows of the cache, and positions of each."""
+        return self._cache.shape
+
     @torch.inference_mode()
     def place(self, plan: Plan) -> None:
-        """Put sequences into their rows and bring their prompts' keys and values there."""
+        """Put sequences into their rows and bring their prompts' keys and values there.
+
+        Where it raises, nothing but the rows of these sequences has changed.
+        """
         if not plan.placed:
             return
-        self._cache.grow(max(sequence.prefix_length for sequence in plan.placed) + 1)
+        self._cache.reserve(plan.rows, max(sequence.prefix_length for sequence in plan.placed) + 1, plan.reach)
+        self._reach = plan.reach
         lengths = {sequence.row: sequence.prefix_length for sequence in plan.placed}
         self._cache.copy(plan.copies, max((lengths[row] for _, row in plan.copies), default=0))
         self._prefill(plan.prefill)
         self._cache.copy(plan.shares, max((lengths[row] for _, row in plan.shares), default=0))
-        self._sampler.place(plan.placed)
         rows = [sequence.row for sequence in plan.placed]
         self._token[rows] = self._tensor([int(sequence.request.input_ids[-1]) for sequence in plan.placed])
         self._position[rows] = self._tensor([sequence.prefix_length for sequence in plan.placed])
         self._budget[rows, 0] = self._tensor([sequence.budget for sequence in plan.placed])
         self._produced[rows] = 0
+        self._sampler.place(plan.placed)
 
     @torch.inference_mode()
     def move(self, moves: List[tuple[int, int]]) -> None:
@@ -76,7 +90,7 @@ class Runner:
         """Sample one token in each of the first `rows` rows; return the rows that have ended."""
         position, produced = self._position[:rows], self._produced[:rows]
         width = int(position.max()) + 1
-        self._cache.grow(width)
+        self._cache.reserve(rows, width, self._reach)
         hidden = self.decoder(self._token[:rows], position, DecodeAttention(self._cache, position, width))
         tokens, logprobs = self._sampler.sample(self.decoder.logits(hidden), produced)
         self._tokens[:rows].scatter_(1, produced, tokens.int())

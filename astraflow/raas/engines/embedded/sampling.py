@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,7 +36,7 @@ class Sampler:
         self._uses: Counter[str] = Counter()
 
     def place(self, sequences: list[Sequence]) -> None:
-        """Set rows up for the sequences placed in them."""
+        """Set rows up for the sequences placed in them; where it raises, nothing is to be released."""
         rows = [sequence.row for sequence in sequences]
         configs = [sequence.request.gconfig for sequence in sequences]
         vocab_size = self.ends.shape[1]
@@ -57,10 +58,14 @@ class Sampler:
         longest = max(sequence.budget for sequence in sequences)
         self._draws[rows, :longest] = torch.rand(len(rows), longest, generator=self._generator).to(self._draws.device)
         for sequence, config in zip(sequences, configs, strict=True):
-            self._uses.update(_features(config))
             if config.seed is not None:
                 own = torch.Generator().manual_seed(config.seed)
                 self._draws[sequence.row, : sequence.budget] = torch.rand(sequence.budget, generator=own)
+            if config.frequency_penalty and sequence.request.sampled:
+                earlier = torch.from_numpy(sequence.sampled.astype(np.int64))
+                self._counts[sequence.row] = earlier.bincount(minlength=vocab_size).to(self._counts)
+        for config in configs:  # last, so that what is counted is what was placed
+            self._uses.update(_features(config))
 
     def release(self, sequence: Sequence) -> None:
         """A sequence has ended: its settings need no more work."""

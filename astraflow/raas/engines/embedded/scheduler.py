@@ -3,6 +3,8 @@
 Invariants (`validate`):
 - running sequences occupy rows 0 … running-1 once `admit` and `compact` have been carried out, so that a decode step
   works on a contiguous prefix of every buffer;
+- rows that run × the longest that one of them may become (`reach`) stay within the cache's positions: a request waits
+  until it fits, and none is ended later for want of memory;
 - `holds[row]` names the prompt whose keys and values stand in the row's first positions. It outlives the sequence until
   the row is overwritten, and is forgotten at every new version: what one version computed serves no other (law 21).
 """
@@ -13,11 +15,15 @@ from bisect import insort
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
 from astraflow.core.data import ModelRequest
 from astraflow.errors import InvariantError
+
+_ID_BYTES = np.dtype(np.int32).itemsize
+"""Of a prefix, each id."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,12 +50,27 @@ class Sequence:
     def prefix_length(self) -> int:
         return len(self.request.input_ids) - 1
 
+    @property
+    def sampled(self) -> np.ndarray:
+        """What the answer began with before it was cut, the end of the prompt."""
+        ids = self.request.input_ids
+        return ids[len(ids) - self.request.sampled :]
+
+    @property
+    def reach(self) -> int:
+        """Most positions of the cache that it may come to need."""
+        return self.prefix_length + self.budget
+
 
 @dataclass(slots=True)
 class Plan:
     """What has to be done, in this order, before the sequences placed may decode."""
 
     placed: list[Sequence] = field(default_factory=list)
+    rows: int = 0
+    """Rows up to the last that runs."""
+    reach: int = 0
+    """Most positions that one of them may come to need."""
     copies: list[tuple[int, int]] = field(default_factory=list)
     """(source row, row): the prefix stands in the cache already. All sources are read before any row is written."""
     prefill: list[Sequence] = field(default_factory=list)
@@ -61,9 +82,11 @@ class Plan:
 class Scheduler:
     """Waiting requests in order of arrival, and the rows that run."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, positions: int | None = None) -> None:
+        """`positions` of the cache are shared by at most `capacity` rows of one width; None: as many as they like."""
         self.rows: list[Sequence | None] = [None] * capacity
         self.waiting: deque[Sequence] = deque()
+        self._positions = positions
         self._holds: list[bytes | None] = [None] * capacity
         self._free = list(range(capacity))
 
@@ -76,9 +99,9 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.waiting and len(self._free) == len(self.rows)
 
-    def has(self, rid: str) -> bool:
+    def has(self, sequence: Sequence) -> bool:
         """Whether a request waits or runs."""
-        return any(one is not None and one.request.rid == rid for one in (*self.waiting, *self.rows))
+        return sequence in self.waiting or sequence in self.rows
 
     def submit(self, sequence: Sequence) -> None:
         """Queue a request."""
@@ -87,9 +110,12 @@ class Scheduler:
     def admit(self) -> Plan:
         """Give free rows to waiting requests, first come first served, and say where each prefix comes from."""
         plan = Plan()
+        count, plan.reach = self._fitting()
+        if self._positions is not None and count:
+            self.keep_prefixes(self._positions // plan.reach)
         origin: dict[int, int] = {}  # row written by this plan → row that held its prefix before the plan
         computed: set[int] = set()
-        while self.waiting and self._free:
+        for _ in range(count):
             sequence = self.waiting.popleft()
             source = self._holds.index(sequence.prefix) if sequence.prefix in self._holds else None
             row = self._take(source if source is not None and self.rows[source] is None else self._free[0])
@@ -106,6 +132,7 @@ class Scheduler:
                     plan.copies.append((origin[row], row))
             self.rows[row], self._holds[row], sequence.row = sequence, sequence.prefix, row
             plan.placed.append(sequence)
+        plan.rows = max((row + 1 for row, one in enumerate(self.rows) if one is not None), default=0)
         return plan
 
     def finish(self, rows: Collection[int]) -> list[Sequence]:
@@ -137,15 +164,21 @@ class Scheduler:
         self._free = list(range(running, len(self.rows)))
         return moves
 
-    def withdraw(self, rids: Collection[str]) -> tuple[list[Sequence], list[int]]:
+    def withdraw(self, sequences: Collection[Sequence]) -> tuple[list[Sequence], list[int]]:
         """Take requests out of the queue; return these, and the rows of those that run already."""
-        waiting = [sequence for sequence in self.waiting if sequence.request.rid in rids]
-        self.waiting = deque(sequence for sequence in self.waiting if sequence.request.rid not in rids)
-        return waiting, [seq.row for seq in self.rows if seq is not None and seq.request.rid in rids]
+        waiting = [sequence for sequence in self.waiting if sequence in sequences]
+        self.waiting = deque(sequence for sequence in self.waiting if sequence not in sequences)
+        return waiting, [one.row for one in self.rows if one is not None and one in sequences]
 
     def forget_prefixes(self) -> None:
         """The weights have changed: cached prefixes serve no new request."""
         self._holds = [None] * len(self.rows)
+
+    def keep_prefixes(self, rows: int, length: int | None = None) -> None:
+        """The cache has so many rows, of so many positions: forget the prefixes beyond."""
+        for row, prefix in enumerate(self._holds):
+            if prefix is not None and (row >= rows or (length is not None and len(prefix) > length * _ID_BYTES)):
+                self._holds[row] = None
 
     def validate(self) -> None:
         """Raise InvariantError unless rows, free rows and sequences agree and the running rows are a prefix."""
@@ -155,6 +188,20 @@ class Scheduler:
         for row, sequence in enumerate(self.rows):
             if sequence is not None and sequence.row != row:
                 raise InvariantError(f"row {row} holds a sequence that thinks it is in row {sequence.row}")
+
+    def _fitting(self) -> tuple[int, int]:
+        """How many of the waiting requests may run beside those that do, and the longest `reach` of all these."""
+        if not self.waiting or not self._free:
+            return 0, 0
+        running = self.running
+        longest = max((one.reach for one in self.rows if one is not None), default=0)
+        count = 0
+        for sequence in islice(self.waiting, len(self._free)):
+            reach = max(longest, sequence.reach)
+            if self._positions is not None and (running + count + 1) * reach > self._positions:
+                break
+            count, longest = count + 1, reach
+        return count, longest
 
     def _take(self, row: int) -> int:
         self._free.remove(row)

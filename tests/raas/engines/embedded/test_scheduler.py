@@ -56,7 +56,9 @@ def test_any_interleaving_keeps_the_invariants_and_every_prefix_is_of_its_versio
         rows = [row for row in range(scheduler.running) if rng.random() < 0.3]
         ended += len(scheduler.finish(rows))
         if rng.random() < 0.1:
-            waiting, running = scheduler.withdraw({str(rng.randrange(submitted + 1))})
+            gone = str(rng.randrange(submitted + 1))
+            both = [one for one in (*scheduler.waiting, *scheduler.rows) if one is not None]
+            waiting, running = scheduler.withdraw({one for one in both if one.request.rid == gone})
             ended += len(waiting) + len(scheduler.finish(running))
         if rng.random() < 0.1:
             version += 1
