@@ -39,3 +39,11 @@ def test_a_tokenizer_without_an_end_token(one: Callable[..., Finding], tmp_path:
     found = one("template", tokenizer_with(tmp_path / "t", eos_token=None))
     assert found.severity is Severity.ERROR
     assert "no end token" in found.message
+
+
+def test_an_end_token_that_the_model_cannot_give(one: Callable[..., Finding], tmp_path: Path) -> None:
+    override = tokenizer_with(tmp_path / "t")
+    (tmp_path / "t" / "generation_config.json").write_text('{"eos_token_id": [6, -1, 100000]}')
+    found = one("template", override)
+    assert found.severity is Severity.ERROR
+    assert "end tokens [-1, 100000] outside the model's vocabulary" in found.message
