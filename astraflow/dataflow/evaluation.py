@@ -414,7 +414,7 @@ class Evaluation:
         able = [
             i
             for i in live
-            if i.health is not Health.DRAINING
+            if i.health not in (Health.DRAINING, Health.QUARANTINED)
             and i.key not in late
             and all(p.model_id not in i.verified or i.verified[p.model_id].version <= p.version for p in self._pins)
         ]
@@ -433,10 +433,10 @@ class Evaluation:
         return all(instance.verified.get(p.model_id) == p for p in self._pins)
 
     def _choose_again(self, r: EvalRound) -> None:
-        """Where nobody that was chosen lives any more, or is in time, others score the rest, if they can."""
+        """Where nobody that was chosen gets work any more, or is in time, others score the rest, if they can."""
         holders = self._pool.versions.holders or frozenset()
-        live = {i.key for i in self._pool.live if i.key in holders}
-        if live - r.late:
+        live = [i for i in self._pool.live if i.key in holders]
+        if {i.key for i in live if i.health is not Health.QUARANTINED} - r.late:
             return
         chosen = self._chosen(r.late)
         if live and not chosen:

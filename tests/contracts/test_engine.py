@@ -182,7 +182,7 @@ def test_a_rid_that_was_ended_is_answered_anew(kind: str, ending: str) -> None:
             answer = await again
             assert (answer.stop_reason, len(answer.output_tokens)) == (StopReason.LENGTH, 20)
             if ending == "aborted":
-                assert cut.stop_reason is StopReason.ABORT  # type: ignore[union-attr]
+                assert cut.stop_reason is StopReason.ABORT
             else:
                 assert isinstance(cut, asyncio.CancelledError)
 

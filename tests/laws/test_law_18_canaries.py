@@ -24,6 +24,7 @@ from astraflow.core.weight_manager.canary import canary_tokens
 from astraflow.core.weight_manager.receiver import Receiver
 from astraflow.core.weight_manager.version_log import Alarm, ServedVersion, VersionLog, read_logs, served_log
 from astraflow.errors import WeightError
+from astraflow.raas.engines.base import Weights
 from astraflow.raas.engines.embedded.engine import EmbeddedEngine
 from astraflow.raas.engines.embedded.scoring import score
 from astraflow.raas.updater import Updater
@@ -129,11 +130,24 @@ def test_right_bytes_and_wrong_arithmetic_are_an_alarm_and_are_not_served(tmp_pa
     run(tmp_path, body)
 
 
-def test_no_token_is_sampled_under_a_version_that_its_canaries_refuse(tmp_path: Path) -> None:
+def test_no_token_is_sampled_under_a_version_that_its_canaries_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The proof is a part of the swap: what runs meanwhile waits for the verdict, and so does what arrives."""
 
     async def body(system: System) -> None:
         await system.publish(0)
+        update = system.engine.update
+
+        async def heard_late(version: int, apply: Callable[[Weights], object]) -> object:
+            """An update of which a busy event loop hears a few tokens later."""
+            result = await update(version, apply)
+            sampled = system.engine.load().tokens_generated
+            while system.engine.load().tokens_generated < sampled + 5:
+                await asyncio.sleep(0)
+            return result
+
+        monkeypatch.setattr(system.engine, "update", heard_late)
         verdict, versions, running = asyncio.Event(), set[int](), asyncio.Event()
 
         async def generate(name: str) -> None:
@@ -153,6 +167,7 @@ def test_no_token_is_sampled_under_a_version_that_its_canaries_refuse(tmp_path: 
         verdict.set()
         await asyncio.gather(*flights)
         assert versions == {0}
+        monkeypatch.undo()
         await system.publish(2)
         assert system.engine.get_version() == 2
 

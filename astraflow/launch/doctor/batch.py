@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from astraflow.launch.config import TRAINER
 from astraflow.launch.doctor.finding import Finding, error, ok, unless, warning
+from astraflow.launch.doctor.machine import GIB
+from astraflow.launch.doctor.memory import bytes_per_position
 from astraflow.launch.doctor.subject import Subject
 
 CHECK = "batch"
@@ -16,7 +18,12 @@ def check(subject: Subject) -> list[Finding]:
     fine = []
     for model_id in subject.config.model_ids:
         whole = list(_whole_groups(subject, model_id))
-        found += whole or [*_concurrency(subject, model_id), *_lengths(subject, model_id), *_epochs(subject, model_id)]
+        found += whole or [
+            *_concurrency(subject, model_id),
+            *_cache(subject, model_id),
+            *_lengths(subject, model_id),
+            *_epochs(subject, model_id),
+        ]
         groups, samples = subject.config.groups_per_batch(model_id), subject.config.n_samples(model_id)
         fine.append(
             f"{model_id}: {groups} groups × {samples} samples a step; at most {_bound(subject, groups)} groups are "
@@ -79,6 +86,23 @@ def _concurrency(subject: Subject, model_id: str) -> Iterator[Finding]:
             "prompt of a group is computed more than once",
             f"set max_running_requests={samples} or more",
             f"raas.models.{model_id}.embedded.max_running_requests",
+        )
+
+
+def _cache(subject: Subject, model_id: str) -> Iterator[Finding]:
+    """The engine's cache holds one sequence of its context: it does not open otherwise."""
+    served, model = subject.config.raas.models[model_id], subject.model
+    if served.backend != "embedded" or model is None:
+        return
+    context = min(served.embedded.context_length or model.max_position_embeddings, model.max_position_embeddings)
+    needed = context * bytes_per_position(subject, model) / GIB
+    if needed > served.embedded.kv_cache_gib:
+        yield error(
+            CHECK,
+            f"a sequence of {context} tokens takes {needed:.3g} GiB of keys and values, the engine's cache has "
+            f"{served.embedded.kv_cache_gib:g}",
+            "set context_length to what prompts and answers need, or raise kv_cache_gib",
+            f"raas.models.{model_id}.embedded.kv_cache_gib",
         )
 
 

@@ -125,11 +125,18 @@ def _engine(subject: Subject, model: ModelConfig, model_id: str) -> int:
     positions = _FIRST_POSITIONS
     while positions < min(subject.longest_sequence(model_id) or context, context):
         positions *= 2
-    width = WIDTH[config.experiment.wire_dtype or config.experiment.dtype]
-    per_position = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim * width
-    cache = rows * positions * per_position * 3 // 2  # while it grows, the half-sized one is still there
+    needed = rows * positions * bytes_per_position(subject, model)
+    most = int(served.embedded.kv_cache_gib * GIB)
+    cache = min(needed, most) * 3 // 2  # while it grows, the smaller one is still there
     sampler = rows * (9 * model.vocab_size + 16 * context) + 4 * 4 * rows * model.vocab_size
     return 2 * weights + cache + sampler
+
+
+def bytes_per_position(subject: Subject, model: ModelConfig) -> int:
+    """Bytes of the keys and values of one token in an engine."""
+    experiment = subject.config.experiment
+    width = WIDTH[experiment.wire_dtype or experiment.dtype]
+    return 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim * width
 
 
 def _remedy(subject: Subject, largest: str) -> tuple[str, str]:

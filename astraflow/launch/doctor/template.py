@@ -22,6 +22,15 @@ def check(subject: Subject) -> list[Finding]:
                 "name eos_token in tokenizer_config.json, or eos_token_id in generation_config.json",
             )
         ]
+    outside = _outside(subject, tokenizer.eos_token_ids)
+    if outside:
+        return [
+            error(
+                CHECK,
+                f"the tokenizer names end tokens {outside} outside the model's vocabulary: no RaaS opens on them",
+                "name others in tokenizer_config.json and generation_config.json",
+            )
+        ]
     try:
         broken = check_append_only(tokenizer)
     except AstraFlowError as failure:
@@ -37,3 +46,7 @@ def check(subject: Subject) -> list[Finding]:
             )
         ]
     return [ok(CHECK, f"only appends: what was sampled stays as it was when a conversation grows{demonstrations}")]
+
+
+def _outside(subject: Subject, ends: tuple[int, ...]) -> list[int]:
+    return [] if subject.model is None else [end for end in ends if not 0 <= end < subject.model.vocab_size]

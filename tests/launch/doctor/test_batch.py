@@ -37,6 +37,12 @@ def test_sequences_that_do_not_fit(one: Callable[..., Finding], override: str, k
     assert (found.severity, found.key) == (Severity.ERROR, key)
 
 
+def test_a_context_that_the_engines_cache_cannot_hold(one: Callable[..., Finding]) -> None:
+    found = one("batch", "+raas.models.model0.embedded.kv_cache_gib=0.001")
+    assert (found.severity, found.key) == (Severity.ERROR, "raas.models.model0.embedded.kv_cache_gib")
+    assert "a sequence of 1024 tokens takes 0.00244 GiB of keys and values" in found.message
+
+
 def test_an_engine_narrower_than_a_group(one: Callable[..., Finding]) -> None:
     found = one("batch", "+raas.models.model0.embedded.max_running_requests=2")
     assert found.severity is Severity.WARNING

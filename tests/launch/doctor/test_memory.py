@@ -20,7 +20,8 @@ def test_more_than_the_machine_has(findings: Callable[..., list[Finding]], here:
 
 
 def test_the_engines_cache_is_named_where_it_is_the_largest(one: Callable[..., Finding]) -> None:
-    found = one("memory", "+raas.models.model0.embedded.max_running_requests=200000")
+    embedded = "+raas.models.model0.embedded"
+    found = one("memory", f"{embedded}.max_running_requests=200000", f"{embedded}.kv_cache_gib=1000")
     assert found.key == "raas.models.model0.embedded.max_running_requests"
 
 

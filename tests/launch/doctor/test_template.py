@@ -50,3 +50,11 @@ def test_demonstrations_that_the_template_cannot_hold(subject: Callable[..., Sub
     assert "demonstrations with tool calls are refused" in found.message
     [whole] = template.check(subject(tokenizer_with(tmp_path / "u")))
     assert "demonstrations" not in whole.message
+
+
+def test_an_end_token_that_the_model_cannot_give(one: Callable[..., Finding], tmp_path: Path) -> None:
+    override = tokenizer_with(tmp_path / "t")
+    (tmp_path / "t" / "generation_config.json").write_text('{"eos_token_id": [6, -1, 100000]}')
+    found = one("template", override)
+    assert found.severity is Severity.ERROR
+    assert "end tokens [-1, 100000] outside the model's vocabulary" in found.message

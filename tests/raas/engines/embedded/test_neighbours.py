@@ -29,8 +29,8 @@ async def beside(engine: EmbeddedEngine, other: Callable[[], Awaitable[Any]]) ->
     running = asyncio.Event()
     good = [asyncio.create_task(engine.agenerate(request(f"g{i}"), lambda *_: running.set())) for i in range(4)]
     await running.wait()
-    (outcome,) = await asyncio.gather(other(), return_exceptions=True)
-    return await asyncio.gather(*good, return_exceptions=True), outcome
+    outcomes: list[Any] = [*await asyncio.gather(other(), return_exceptions=True)]
+    return await asyncio.gather(*good, return_exceptions=True), outcomes[0]
 
 
 def run(body: Callable[[EmbeddedEngine], Awaitable[Any]]) -> Any:
