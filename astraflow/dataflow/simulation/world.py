@@ -375,6 +375,12 @@ class World:
         self._unused(service, still)
         self._patience.look(now, still)
 
+    @property
+    def _patience_s(self) -> float:
+        """How long something may stand still: what is promised is written down first, and commits may be slow."""
+        slow = any(kind == "slow_disk" for _, kind in self.mishaps)
+        return PATIENCE_S + 2 * max(SLOW_COMMITS_S) if slow else PATIENCE_S
+
     def _idle(self, service: AstraFlow, still: dict[tuple[str, str], tuple[float, str]]) -> None:
         """A RaaS has room and the bound lets a group start."""
         checks, steps = self.checks, {t.model_id: t.steps for t in self.trainers}
@@ -392,13 +398,13 @@ class World:
             if credit > 0:
                 text = f"has room for {raas.concurrency - raas.taken} groups, and {credit} may start"
                 # where leases are given out all the time, each look may find the moment before one
-                still["starvation", f"{raas.uid}, {checks.leases} leases in all"] = (PATIENCE_S, text)
+                still["starvation", f"{raas.uid}, {checks.leases} leases in all"] = (self._patience_s, text)
 
     def _waiting(self, service: AstraFlow, still: dict[tuple[str, str], tuple[float, str]]) -> None:
         """A trainer waits though its batch is there; a group ends at no time."""
         for trainer in self.trainers:
             if trainer.waiting_since is not None and self.checks.fills(trainer.model_id, trainer.replayable()):
-                still["starvation", trainer.model_id] = (PATIENCE_S, "waits for a batch whose groups are ready")
+                still["starvation", trainer.model_id] = (self._patience_s, "waits for a batch whose groups are ready")
         phantoms = service.announcements.barrier.awaited() - set(self.scenario.models)
         if phantoms:
             still["barrier", ", ".join(sorted(phantoms))] = (PATIENCE_S, "is awaited, and is no model of this run")
