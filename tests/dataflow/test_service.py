@@ -284,6 +284,25 @@ def test_a_concurrent_round_is_held_by_a_share_of_the_pool_while_training_goes_o
     run(settings, test, eval_rows={"held_out": example_rows(20)})
 
 
+def test_where_the_holder_of_a_round_is_in_quarantine_another_that_can_goes_on(make_settings: MakeSettings) -> None:
+    async def test(rehearsal: Rehearsal) -> None:
+        first, pool = raas("a", hold=True, max_concurrency=9), rehearsal.service.pool
+        await rehearsal.join(first)
+        evaluating = asyncio.create_task(rehearsal.trainer(4).begin(run_eval=True))
+        await until(lambda: any(r.lane == "eval" for r, _ in first.running.values()))
+        await rehearsal.join(raas("b"))
+        await until(lambda: len(pool.serving) == 2)
+        (key,) = [instance.key for instance in pool.live if instance.uid == "a"]
+        while not pool.group_failed(key, "no result", 0.0):
+            pass
+        rehearsal.service.evaluation.lost(key)
+        results = (await evaluating).eval_results
+        assert results is not None
+        assert results.datasets["held_out"].sample_count == 6
+
+    run(make_settings(eval={"mode": "concurrent"}, **EVALS), test, eval_rows={"held_out": example_rows(3)})
+
+
 def test_where_the_holder_of_a_round_dies_another_that_can_goes_on(make_settings: MakeSettings) -> None:
     async def test(rehearsal: Rehearsal) -> None:
         first = raas("a", hold=True, max_concurrency=9)
