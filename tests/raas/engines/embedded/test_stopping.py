@@ -68,6 +68,19 @@ def test_a_stop_string_ends_where_it_is_completed_whatever_came_before(min_new_t
     run(body)
 
 
+def test_a_stop_string_that_came_too_early_still_ends_the_answer_when_it_comes_again() -> None:
+    async def body(engine: EmbeddedEngine) -> None:
+        free = (await engine.agenerate(request("free", greedy=True))).output_tokens
+        letter = text_of(free[:1])
+        run_of = next(i for i, token in enumerate(free) if token != free[0])
+        assert run_of > 12, "the model repeats itself"
+        for early in range(2, 9):
+            answer = await engine.agenerate(request(f"{early}", greedy=True, stop=(letter,), min_new_tokens=early))
+            assert (answer.stop_reason, len(answer.output_tokens)) == (StopReason.STOP, early + 1)
+
+    run(body)
+
+
 def cut(whole: ModelResponse, count: int) -> ModelResponse:
     return ModelResponse(
         input_tokens=whole.input_tokens,
