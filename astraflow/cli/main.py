@@ -139,6 +139,9 @@ def simulate(
         float, typer.Option(min=0.0, help="Seconds between joins, leaves, deaths and silences; 0: none.")
     ] = 2.0,
     restarts: Annotated[bool, typer.Option(help="Dataflow and trainers die too, and bad requests come in.")] = False,
+    mishap: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this mishap befalls it; may be given several times.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same run.")] = 1,
     explore: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Instead: try many small runs, in every order of events.")
@@ -148,7 +151,7 @@ def simulate(
     """Run Dataflow itself in virtual time among simulated services and trainers; exit code 1 on a violation."""
     command = _command("simulate")
     if explore is not None:
-        command.explore_small(explore, seed, json)
+        command.explore_small(explore, seed, mishap or [], json)
         return
     scenario = command.scenario_of(
         raas=raas,
@@ -165,6 +168,7 @@ def simulate(
         slow_factor=slow_factor,
         mishap_every_s=mishap_every_s,
         restarts=restarts,
+        mishaps=mishap or [],
     )
     command.run(scenario, latencies, seed, json)
 

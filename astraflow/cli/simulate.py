@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import typer
 
-from astraflow.dataflow.simulation.explorer import Exploration, by_chance, by_plan, explore
+from astraflow.dataflow.simulation.explorer import FEW, SMALL, Exploration, by_chance, by_plan, explore
 from astraflow.dataflow.simulation.report import described, measured, simulate
 from astraflow.dataflow.simulation.scenario import LogNormal, Mishaps, Scenario
 from astraflow.launch.summary import write_summary
@@ -17,8 +17,8 @@ LOOK_S = 2.0
 """Virtual seconds between two looks at whether anybody starves, in a large world."""
 
 RESTARTS = (
-    "late_raas", "twin_raas", "kill_trainer", "restore_trainer", "crash_dataflow", "slow_disk", "break_connections",
-    "bad_request",
+    "late_raas", "early_raas", "twin_raas", "kill_trainer", "restore_trainer", "crash_dataflow", "slow_disk",
+    "break_connections", "bad_request",
 )  # fmt: skip
 """Mishaps that happen only where asked for: they are few in a run's life."""
 
@@ -37,12 +37,13 @@ def run(scenario: Scenario, latencies: Path | None, seed: int, json: Path | None
         raise typer.Exit(1)
 
 
-def explore_small(seconds: float, seed: int, json: Path | None) -> None:
+def explore_small(seconds: float, seed: int, mishaps: list[str], json: Path | None) -> None:
     """Explore many small worlds, half of the time by chance and half by plan; exit code 1 for a finding."""
     _quiet()
+    small, few = (msgspec.structs.replace(s, mishaps=s.mishaps.only(mishaps)) if mishaps else s for s in (SMALL, FEW))
     found = {
-        "by chance": explore(by_chance(first_seed=seed), seconds=seconds / 2),
-        "by plan": explore(by_plan(), seconds=seconds / 2),
+        "by chance": explore(by_chance(small, first_seed=seed), seconds=seconds / 2),
+        "by plan": explore(by_plan(few), seconds=seconds / 2),
     }
     for name, exploration in found.items():
         typer.echo(f"{name}: {_summary(exploration)}")
@@ -70,8 +71,10 @@ def scenario_of(
     slow_factor: float,
     mishap_every_s: float,
     restarts: bool,
+    mishaps: list[str],
 ) -> Scenario:
-    """The scenario of the command's options."""
+    """The scenario of the command's options; mishaps: only these, if any."""
+    befalls = Mishaps(every_s=mishap_every_s, most=10**9, **dict.fromkeys(RESTARTS, int(restarts)))
     return Scenario(
         raas=raas,
         concurrency=concurrency,
@@ -85,7 +88,7 @@ def scenario_of(
         slow_share=slow_share,
         slow_factor=slow_factor,
         episode_timeout_s=20 * mean_s * max(1.0, slow_factor),
-        mishaps=Mishaps(every_s=mishap_every_s, most=10**9, **dict.fromkeys(RESTARTS, int(restarts))),
+        mishaps=befalls.only(mishaps) if mishaps else befalls,
         look_s=LOOK_S,
         longest_s=1e6,
         rows=10_000,

@@ -24,6 +24,9 @@ KEPT_VERSIONS = 8
 MOST_SKIPPED = 1 << 16
 """Version numbers that an announcement may leave out: the step of each is remembered."""
 
+MOST_REPLACED = 16
+"""Trainers of a model that are known when they come again, though another has taken their place."""
+
 
 class Stage(StrEnum):
     """Where a policy's trainer is in its life. Whether it is absent meanwhile is known by `attendance`.
@@ -124,6 +127,8 @@ class PolicySnapshot(msgspec.Struct, frozen=True):
     highest: int
     current: int
     """Version number; -1 for none."""
+    replaced: list[str] = []
+    """Incarnations of trainers whose place another has taken."""
 
 
 @dataclass
@@ -143,6 +148,8 @@ class Policy:
     ready: ReadyRequest | None = None
     highest: int = -1
     """The highest number seen, of any lineage: the next one is above it."""
+    replaced: dict[str, None] = field(default_factory=dict)
+    """The newest incarnations of trainers whose place another has taken: what they asked and comes late is over."""
 
     @property
     def stage(self) -> Stage:
@@ -220,6 +227,8 @@ class Policies:
             raise ConflictError(
                 f"this trainer of '{request.model_id}' has announced a version since: what it asked before is over"
             )
+        if request.incarnation in policy.replaced:
+            raise ConflictError(f"another trainer of '{request.model_id}' has taken this one's place: it is over")
         if request.train_batch_size < 1 or request.train_batch_size % policy.n_samples:
             raise CallerError(
                 f"train_batch_size {request.train_batch_size} is not a multiple of n_samples {policy.n_samples}"
@@ -245,6 +254,10 @@ class Policies:
         seen: the highest number that RaaS had of its predecessor, announced or not. The same again changes nothing.
         """
         policy = self.get(request.model_id)
+        if policy.ready is not None and policy.ready.incarnation not in ("", request.incarnation):
+            policy.replaced[policy.ready.incarnation] = None
+            if len(policy.replaced) > MOST_REPLACED:
+                del policy.replaced[next(iter(policy.replaced))]
         policy.ready = request
         policy.batch_groups = request.train_batch_size // policy.n_samples
         if request.recovered_step is not None:
@@ -261,7 +274,10 @@ class Policies:
 
     def snapshot(self) -> list[PolicySnapshot]:
         """All that `restore` needs, but for manifests."""
-        return [PolicySnapshot(p.model_id, p.ready, p.steps.listed(), p.highest, p.version) for p in self.all]
+        return [
+            PolicySnapshot(p.model_id, p.ready, p.steps.listed(), p.highest, p.version, list(p.replaced))
+            for p in self.all
+        ]
 
     def restore(self, snapshot: PolicySnapshot, published: Published | None) -> None:
         """Put a policy back; `published` is the version that was announced last, of whatever lineage."""
@@ -272,6 +288,7 @@ class Policies:
         # in place: curation and serving hold the same steps
         policy.steps.restore(snapshot.steps)
         policy.highest = snapshot.highest
+        policy.replaced = dict.fromkeys(snapshot.replaced)
         if snapshot.current >= 0:
             policy.current = published
         else:

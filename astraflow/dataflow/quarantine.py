@@ -8,6 +8,7 @@ odd instance among others: where nobody else could work the fault is not its own
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 LONGEST_S = 3600.0
 
@@ -23,7 +24,7 @@ class Record:
     """In a row."""
     terms: int = 0
     """Times in quarantine, since it last succeeded."""
-    until: float = 0.0
+    until: float = -inf
     reason: str = ""
 
 
@@ -69,7 +70,7 @@ class Quarantine:
         """Its term ends early."""
         record = self._records.get(uid)
         if record is not None:
-            record.until = 0.0
+            record.until = -inf
 
     def succeeded(self, uid: str) -> None:
         """A group came back with an episode: all is forgotten."""

@@ -1,5 +1,7 @@
 """Who is held back, for how long."""
 
+import pytest
+
 from astraflow.dataflow.quarantine import LONGEST_S, Quarantine
 
 
@@ -13,6 +15,17 @@ def test_terms_double_up_to_an_hour_until_a_success() -> None:
     assert ends == [1000.0, 2000.0, LONGEST_S, LONGEST_S]
     quarantine.succeeded("a")
     assert not quarantine.holds("a", 0.0)
+
+
+@pytest.mark.parametrize("now", [-1e5, 0.0, 1e5])
+def test_who_has_no_term_is_held_by_no_clock(now: float) -> None:
+    """A clock may begin anywhere."""
+    quarantine = Quarantine(failures=2, seconds=10.0)
+    quarantine.failed("a", "x")
+    assert not quarantine.holds("a", now)
+    quarantine.sentence("a", now)
+    quarantine.release("a")
+    assert not quarantine.holds("a", now)
 
 
 def test_names_are_held_apart_and_released_early() -> None:

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from astraflow.core.data import Group, Manifest
@@ -314,3 +315,41 @@ def test_two_polls_of_one_trainer_are_both_waiting(make_settings: MakeSettings) 
         long.cancel()
 
     play(make_settings(), scenario)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_who_was_replaced_takes_no_place_back(make_settings: MakeSettings, tmp_path: Path, restarted: bool) -> None:
+    """What a dead trainer asked lies in a queue until its successor works; a Dataflow started anew knows it, too."""
+
+    def life(incarnation: str) -> m.ReadyRequest:
+        return msgspec.structs.replace(again(version=0, step=0), incarnation=incarnation)
+
+    async def comes_late(rehearsal: Rehearsal, trainer: ScriptedTrainer) -> None:
+        before = rehearsal.service.policies.get("model0").version
+        with pytest.raises(ConflictError, match="has taken this one's place"):
+            await rehearsal.service.ready(life("one"))
+        assert rehearsal.service.policies.get("model0").version == before
+        await trainer.train()
+
+    async def scenario(rehearsal: Rehearsal) -> None:
+        trainer = rehearsal.trainer(4)
+        await rehearsal.join(raas(), incarnation="p")
+        await trainer.begin()
+        await rehearsal.service.ready(life("one"))
+        trainer.version = (await rehearsal.service.ready(life("two"))).next_version
+        await trainer.announce()
+        if not restarted:
+            await comes_late(rehearsal, trainer)
+        left.append(trainer)
+
+    async def successor(rehearsal: Rehearsal) -> None:
+        await rehearsal.join(raas(), incarnation="q")
+        trainer = rehearsal.trainer(4)
+        trainer.version, trainer.step = left[0].version, left[0].step
+        await comes_late(rehearsal, trainer)
+
+    left: list[ScriptedTrainer] = []
+    settings = make_settings()
+    play(settings, scenario, store=LedgerStore(tmp_path))
+    if restarted:
+        play(settings, successor, store=LedgerStore(tmp_path))

@@ -7,8 +7,11 @@ network    a call between programs: it takes time, is lost, or finds nobody
 raas       a simulated rollout service; groups are run by the real workflow code
 trainer    a simulated trainer that dies and is restored
 disk       what outlives a Dataflow
-checks     the invariants, from the log alone and from what the peers see
-world      all of it together, and what befalls it
+checks     the invariants, from the log alone
+sight      what the peers see: nobody starves
+mishaps    what befalls a world
+settings   the configuration of a simulated run
+world      all of it together
 explorer   many short worlds: by chance, and systematically
 report     what `astraflow simulate` prints
 """

@@ -63,6 +63,8 @@ class LogChecks:
         self.held: Counter[str] = Counter()
         """model → places of its groups that are done, ready or in the batch which waits for acknowledgement."""
         self.step: dict[str, int] = {}
+        self.announced: set[tuple[str, int]] = set()
+        """(model, version) of all announcements, of every lineage."""
         self.dropped: Counter[str] = Counter()
         self.absent: set[str] = set()
         self._scenario = scenario
@@ -113,6 +115,7 @@ class LogChecks:
                 self.step[request.model_id] = request.recovered_step or 0
             case Announced():
                 self.step[record.model_id] = record.step
+                self.announced.add((record.model_id, record.version))
             case Attended():
                 (self.absent.discard if record.present else self.absent.add)(record.model_id)
             case Started():

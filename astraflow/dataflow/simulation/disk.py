@@ -8,6 +8,9 @@ from astraflow.core.data import Group, decode
 from astraflow.dataflow.records import Arrived, Came, Item, Kept, Loaded, Record, Released, Snapshot, SnapshotTaken, Var
 from astraflow.dataflow.store import LedgerStore
 
+SLOW_COMMITS_S = (0.3, 0.8)
+"""How long a commit takes, while the disk is slow."""
+
 
 class Disk:
     """The committed items; `see` is shown each record in order."""

@@ -32,6 +32,7 @@ SMALL = Scenario(
         every_s=1.0,
         none=3,
         late_raas=1,
+        early_raas=1,
         twin_raas=1,
         kill_trainer=1,
         restore_trainer=1,

@@ -2,8 +2,8 @@
 
 programs     die, are slow to come back, come and go
 not dead     cannot be reached for a while; accept work and return nothing; return it when nobody waits for it any
-             more; share a name with another that lives
-messages     connections break: the reply is lost, or the handler is still at work
+             more; serve what is not announced; share a name with another that lives
+messages     connections break: the request or the reply is lost, the handler is still at work, or begins only later
 disks        commits are slow; an older ledger, or an older state of a trainer, is put back
 clocks       of a Dataflow that is started again begin at any time
 """
@@ -34,6 +34,9 @@ MUTE_S = 40.0
 
 LATE_S = 27.0
 """A little longer than a lease: it then returns what has gone to others, or to itself, once more."""
+
+EARLY_S = 20.0
+"""How long it serves versions before they are announced: several steps."""
 
 TWINS_S = 30.0
 """How long two RaaS of one name live beside each other: many heartbeats."""
@@ -85,6 +88,17 @@ async def late_raas(world: World) -> None:
         raas.late = True
         await asyncio.sleep(LATE_S)
         raas.late = False
+
+
+async def early_raas(world: World) -> None:
+    """One pulls what senders have as soon as they have it, before it is announced."""
+    raas = _any_raas(world)
+    if raas is not None:
+        raas.early = True
+        for version in world.published.values():
+            raas.serve(version)
+        await asyncio.sleep(EARLY_S)
+        raas.early = False
 
 
 async def twin_raas(world: World) -> None:
@@ -200,13 +214,13 @@ async def restore_ledger(world: World) -> None:
 
 async def slow_disk(world: World) -> None:
     """Commits take their time."""
-    world.slow_disk = True
+    world.slow_disk = world.was_slow = True
     await asyncio.sleep(SLOW_DISK_S)
     world.slow_disk = False
 
 
 async def break_connections(world: World) -> None:
-    """Half of all calls end without an answer, though what they asked for happens, now or later."""
+    """Half of all calls end without an answer, though what they asked for may happen, now or later."""
     world.network.breaking = True
     await asyncio.sleep(BREAKING_S)
     world.network.breaking = False
@@ -244,8 +258,8 @@ Mishap = Callable[["World"], Coroutine[Any, Any, None]]
 MISHAPS: dict[str, Mishap] = {
     mishap.__name__: mishap
     for mishap in (
-        kill_raas, silence_raas, mute_raas, late_raas, twin_raas, join, leave, kill_trainer, restore_trainer,
-        lose_trainer, crash_dataflow, restore_ledger, slow_disk, break_connections, bad_request,
+        kill_raas, silence_raas, mute_raas, late_raas, early_raas, twin_raas, join, leave, kill_trainer,
+        restore_trainer, lose_trainer, crash_dataflow, restore_ledger, slow_disk, break_connections, bad_request,
     )
 }  # fmt: skip
 STARTS_DATAFLOW = (crash_dataflow.__name__, restore_ledger.__name__)

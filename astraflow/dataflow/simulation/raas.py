@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from astraflow.core.data import GenerationHyperparameters, StopReason, Trajectory, Turn, Value
+from astraflow.core.data import GenerationHyperparameters, Manifest, StopReason, Trajectory, Turn, Value
 from astraflow.core.data.trajectory import GroupResult
 from astraflow.core.protocol import RaaSClient
 from astraflow.core.protocol import messages as m
@@ -43,6 +43,8 @@ class SimulatedRaaS:
         """Accepts work, and forgets it."""
         self.late = False
         """Keeps to itself what it has done."""
+        self.early = False
+        """Serves what a sender has, before it is announced."""
         self.leaving = False
         self.slow = slow
         self.concurrency = scenario.concurrency
@@ -138,12 +140,10 @@ class SimulatedRaaS:
         return m.CancelResult(cancelled=known)
 
     async def notify_version(self, request: m.RaaSNotifyVersionRequest) -> m.RaaSNotifyVersionResult:
-        await asyncio.sleep(self._scenario.pull_s * self.slow)
         served = self.versions.get(request.model_id)
-        pulled = request.manifest is not None and (served is None or request.version > served.number)
-        if pulled and request.manifest is not None:
-            digest = request.manifest.digest
-            self.versions[request.model_id] = m.VersionState(number=request.version, digest=digest, verified=True)
+        if served is None or request.version > served.number:
+            await asyncio.sleep(self._scenario.pull_s * self.slow)
+        pulled = request.manifest is not None and self.serve(request.manifest)
         return m.RaaSNotifyVersionResult(ok=True, model_id=request.model_id, version=request.version, pulled=pulled)
 
     async def status(self) -> m.RaaSStatus:
@@ -155,6 +155,15 @@ class SimulatedRaaS:
             versions=dict(self.versions),
             inflight=len(self.running),
         )
+
+    def serve(self, version: Manifest) -> bool:
+        """Swap to a version; False where it is not newer than what is served."""
+        served = self.versions.get(version.model_id)
+        newer = served is None or version.version > served.number
+        if newer:
+            state = m.VersionState(number=version.version, digest=version.digest, verified=True)
+            self.versions[version.model_id] = state
+        return newer
 
     # ---- its work --------------------------------------------------------------------------------------------------
 
@@ -226,10 +235,18 @@ class SimulatedWorkflow(EpisodeWorkflow):
 class SimulatedClient(RaaSClient):
     """Dataflow's end of the line to a RaaS; `alive` says whether that Dataflow still lives."""
 
-    def __init__(self, raas: SimulatedRaaS | None, network: Network, alive: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        raas: SimulatedRaaS | None,
+        network: Network,
+        alive: Callable[[], bool],
+        tells: Callable[[str, int], None],
+    ) -> None:
+        """tells: is told the model and the version that the RaaS is about to be told of."""
         self._raas = raas
         self._network = network
         self._alive = alive
+        self._tells = tells
 
     async def _ask(self, work: Callable[[SimulatedRaaS], Awaitable[T]]) -> T:
         if not self._alive():
@@ -254,6 +271,8 @@ class SimulatedClient(RaaSClient):
     async def notify_version(
         self, request: m.RaaSNotifyVersionRequest, timeout: float = 300.0
     ) -> m.RaaSNotifyVersionResult:
+        if self._alive():
+            self._tells(request.model_id, request.version)
         return await self._ask(lambda raas: raas.notify_version(request))
 
     async def shutdown(self) -> m.Ok:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from math import log
 from typing import Protocol
 
@@ -53,6 +54,7 @@ class Mishaps(msgspec.Struct, frozen=True, kw_only=True):
     silence_raas: int = 1
     mute_raas: int = 1
     late_raas: int = 0
+    early_raas: int = 0
     twin_raas: int = 0
     join: int = 1
     leave: int = 1
@@ -67,8 +69,19 @@ class Mishaps(msgspec.Struct, frozen=True, kw_only=True):
 
     def kinds(self) -> list[str]:
         """Each as often as its weight; `none` first."""
-        weights = {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("every_s", "most")}
-        return [name for name, weight in weights.items() for _ in range(weight)]
+        return [name for name in ("none", *self.names()) for _ in range(getattr(self, name))]
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """All that may befall a world."""
+        return [name for name in cls.__struct_fields__ if name not in ("every_s", "most", "none")]
+
+    def only(self, names: Collection[str]) -> Mishaps:
+        """Return these mishaps alone, each as likely as the others. ConfigError for a name that is none."""
+        unknown = sorted(set(names) - set(self.names()))
+        if unknown:
+            raise ConfigError(f"no mishap is called {', '.join(unknown)}; there are {', '.join(self.names())}")
+        return msgspec.structs.replace(self, none=1, **{name: int(name in names) for name in self.names()})
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):

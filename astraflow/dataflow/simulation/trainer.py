@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from astraflow.core.data import Manifest
 from astraflow.core.protocol import messages as m
 from astraflow.dataflow.scripted import manifest
 from astraflow.dataflow.simulation.scenario import Scenario
@@ -23,6 +24,10 @@ BATCH_S = 20.0
 
 Ask = Callable[[str, Any], Awaitable[Any]]
 """(method of the service, request) → its answer; PeerError or DeadlineError where there is none."""
+
+
+Publish = Callable[[Manifest], None]
+"""A version can be pulled from now on."""
 
 
 @dataclass
@@ -41,8 +46,10 @@ class Learnt:
 class SimulatedTrainer:
     """One policy's trainer, over all its lives."""
 
-    def __init__(self, model_id: str, scenario: Scenario, ask: Ask, wrong: Callable[[str], None]) -> None:
-        """wrong: told of what may not be."""
+    def __init__(
+        self, model_id: str, scenario: Scenario, ask: Ask, publish: Publish, wrong: Callable[[str], None]
+    ) -> None:
+        """publish: what its sender does before a version is announced. wrong: told of what may not be."""
         self.model_id = model_id
         self.learnt = Learnt()
         self.steps: dict[int, int] = {}
@@ -62,12 +69,13 @@ class SimulatedTrainer:
         """Samples that it trained on, repeats after a restoration included."""
         self._scenario = scenario
         self._ask = ask
+        self._publish = publish
         self._wrong = wrong
         self._kept: list[Learnt] = []
         """Its checkpoints, the newest last."""
         self.restored_first = 0
         """How many of the newest checkpoints somebody passes over the next time."""
-        self._begun = False
+        self._lives = 0
         self._trained: set[int] = set()
         self._born: dict[int, int] = {}
         """Trained group → the step whose age decides whether it may train again."""
@@ -107,7 +115,8 @@ class SimulatedTrainer:
 
     async def _restored(self, state: Learnt) -> None:
         self.learnt = state
-        first, self._begun = not self._begun, True
+        first = not self._lives
+        self._lives += 1
         request = m.ReadyRequest(
             train_batch_size=self._scenario.batch_groups * self._scenario.n_samples,
             sender_endpoint="127.0.0.1:1",
@@ -115,6 +124,7 @@ class SimulatedTrainer:
             manifest=manifest(0, self.model_id) if first else None,
             recovered_version=state.version,
             recovered_step=None if first else state.step,
+            incarnation=f"{self.model_id}-{self._lives}",
         )
         reply = await self._insist("ready", request)
         state.version = 0 if first else reply.next_version
@@ -143,11 +153,13 @@ class SimulatedTrainer:
         learnt = self.learnt
         self.steps[learnt.version] = learnt.step
         every = self._scenario.eval_steps
+        published = manifest(learnt.version, self.model_id)
+        self._publish(published)
         request = m.NotifyVersionRequest(
             version=learnt.version,
             step=learnt.step,
             model_id=self.model_id,
-            manifest=manifest(learnt.version, self.model_id),
+            manifest=published,
             last=learnt.step == self._scenario.steps,
             run_eval=bool(every) and learnt.step % every == 0,
         )

@@ -8,42 +8,34 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from astraflow.core.data import Manifest
 from astraflow.core.protocol import messages as m
-from astraflow.dataflow.config import DataflowSettings
 from astraflow.dataflow.ledger import State
-from astraflow.dataflow.raas_pool import Health
 from astraflow.dataflow.records import Record
 from astraflow.dataflow.scripted import example_rows
 from astraflow.dataflow.service import AstraFlow
-from astraflow.dataflow.simulation.checks import PATIENCE_S, LogChecks, Names, Patience, Violation
+from astraflow.dataflow.simulation.checks import LogChecks, Names, Violation
 from astraflow.dataflow.simulation.choices import Choices
 from astraflow.dataflow.simulation.clock import VirtualLoop, run
-from astraflow.dataflow.simulation.disk import Disk, SimulatedStore
+from astraflow.dataflow.simulation.disk import SLOW_COMMITS_S, Disk, SimulatedStore
 from astraflow.dataflow.simulation.mishaps import MISHAPS, STARTS_DATAFLOW
 from astraflow.dataflow.simulation.network import Network
 from astraflow.dataflow.simulation.raas import HEARTBEAT_S, SimulatedClient, SimulatedRaaS
 from astraflow.dataflow.simulation.scenario import Scenario
+from astraflow.dataflow.simulation.settings import settings_of
+from astraflow.dataflow.simulation.sight import Sight
 from astraflow.dataflow.simulation.trainer import SimulatedTrainer
 from astraflow.dataflow.trajectory_log import TrajectoryLog
 from astraflow.errors import AstraFlowError, DeadlineError, InvariantError, PeerError
 
-EVALUATED_S = 150.0
-"""Longest that a round of a few rows may take, with services that come, go and are slow."""
-
 BREAKS_S = 0.02
 """How long a call lasts before its connection breaks; its handler knows nothing of that."""
 
-SLOW_COMMITS_S = (0.3, 0.8)
-"""Of a commit, while the disk is slow."""
+LATE_REQUESTS_S = (0.5, 5.0)
+"""How long a request lies about until it is handled, though nobody waits for it."""
 
 CLOCKS_S = (0.0, 1e5, -1e5)
 """What a process's clock may differ by from that of the one before it."""
-
-UNUSED_S = 30.0
-"""Longest that a RaaS which can be reached may be without a place in the pool."""
-
-DEADLOCKED_S = 10.0
-"""Longest that all may wait though no group runs: a service that is slow and lags pulls a version first."""
 
 STOP_S = 10.0
 """Longest that an ordered stop may take."""
@@ -73,23 +65,27 @@ class World:
         """When the last trainer had done its last step."""
         self.service: AstraFlow | None = None
         self.slow_disk = False
+        self.was_slow = False
+        """The disk has been slow."""
+        self.published: dict[str, Manifest] = {}
+        """model → what its trainer's sender has."""
         self.choices = choices
         self._chance = random.Random(seed)
-        self._patience = Patience(self.wrong)
         self._names = Names(self.wrong)
         self._store = SimulatedStore(self.disk)
         self._calls: dict[asyncio.Task[Any], None] = {}
         self._own: dict[asyncio.Task[Any], None] = {}
         self._by_url: dict[str, SimulatedRaaS] = {}
-        self._looked = 0.0
         self._broken: BaseException | None = None
         self._processes = 0
+        self._heard: set[str] = set()
+        """Incarnations of trainers that have reached Dataflow."""
         self.trainers = [
-            SimulatedTrainer(model_id, scenario, self.ask, lambda text: self.wrong("staleness", text))
+            SimulatedTrainer(model_id, scenario, self.ask, self.publish, lambda text: self.wrong("staleness", text))
             for model_id in scenario.models
         ]
         self._lives: dict[str, asyncio.Task[None]] = {}
-        self.loop = VirtualLoop(self.look, self._commit_s)
+        self.loop = VirtualLoop(Sight(self).look, self._commit_s)
 
     def _see(self, record: Record) -> None:
         if self.scenario.replayable:
@@ -150,13 +146,11 @@ class World:
         if service is None or service.stopping.is_set() or (caller is not None and caller.silent):
             raise PeerError("Dataflow cannot be reached")
         breaks = self.network.breaks()
-        if breaks and self.choices.pick(2):
+        if breaks and (way := self.choices.pick(3)):
+            if way == 2:
+                self.go(self._come_late(service, method, request), "late request")
             raise PeerError("the connection broke before the request had come")
-        work = asyncio.create_task(getattr(service, method)(request))
-        self._calls[work] = None
-        work.add_done_callback(self._answered)
-        if isinstance(request, m.RegisterRaaSRequest):
-            self._watch_name(service, request.uid, work)
+        work = self._handle(service, method, request)
         if breaks:
             await asyncio.wait([work], timeout=BREAKS_S)
             raise PeerError("the connection broke")
@@ -169,6 +163,27 @@ class World:
             raise
         await self.network.hop()
         return answer
+
+    def _handle(self, service: AstraFlow, method: str, request: Any) -> asyncio.Task[Any]:
+        """Begin what a route does."""
+        work = asyncio.create_task(getattr(service, method)(request))
+        self._calls[work] = None
+        work.add_done_callback(self._answered)
+        if isinstance(request, m.RegisterRaaSRequest):
+            self._watch_name(service, request.uid, work)
+        if isinstance(request, m.ReadyRequest):
+            self._heard.add(request.incarnation)
+        return work
+
+    async def _come_late(self, service: AstraFlow, method: str, request: Any) -> None:
+        """A request whose caller has given it up lies in a queue, and is handled all the same."""
+        await asyncio.sleep(LATE_REQUESTS_S[self.choices.pick(len(LATE_REQUESTS_S))])
+        if self.service is not service or service.stopping.is_set():
+            return
+        # of a trainer that is gone and was never heard nobody can know that it is not the newest one
+        if isinstance(request, m.ReadyRequest) and request.incarnation not in self._heard:
+            return
+        self._handle(service, method, request)
 
     def _watch_name(self, service: AstraFlow, uid: str, work: asyncio.Task[Any]) -> None:
         """See whether a registration takes the place of another process."""
@@ -193,7 +208,7 @@ class World:
             settings_of(scenario),
             example_rows(scenario.rows),
             {"held_out": example_rows(scenario.eval_rows)} if scenario.eval_steps else {},
-            lambda url: SimulatedClient(self._by_url.get(url), self.network, lambda: self._store is store),
+            lambda url: SimulatedClient(self._by_url.get(url), self.network, lambda: self._store is store, self._tells),
             TrajectoryLog(None),
             clock=lambda: self.loop.time() + offset,
             store=store,
@@ -263,11 +278,23 @@ class World:
         if wrong and (trainer.done or ended.place(wrong[0]) is State.DROPPED):
             self.wrong("exactly once", f"{trainer.model_id} has learnt {wrong}, which the ledger has not as trained")
 
+    def _tells(self, model_id: str, version: int) -> None:
+        """A RaaS is about to be told of a version."""
+        if (model_id, version) not in self.checks.announced:
+            self.wrong("announcement", f"a RaaS is told of version {version} of {model_id}, which is not written down")
+
     def _commit_s(self) -> float:
         commits = SLOW_COMMITS_S if self.slow_disk else self.scenario.commits_s
         return commits[self.choices.pick(len(commits)) if len(commits) > 1 else 0]
 
     # ---- peers -----------------------------------------------------------------------------------------------------
+
+    def publish(self, version: Manifest) -> None:
+        """A trainer's sender has a version."""
+        self.published[version.model_id] = version
+        for raas in self.raas.values():
+            if raas.early and not (raas.dead or raas.silent):
+                raas.serve(version)
 
     def new_uid(self) -> str:
         """Return a name that nobody has had."""
@@ -326,6 +353,7 @@ class World:
         if life.done():
             return False
         life.cancel()
+        self.published.pop(trainer.model_id, None)
         trainer.waiting_since = None
         return True
 
@@ -347,121 +375,3 @@ class World:
             if kind != "none":
                 self.mishaps.append((self.loop.time(), kind))
                 self.go(MISHAPS[kind](self), kind)
-
-    # ---- what the peers see ----------------------------------------------------------------------------------------
-
-    def look(self) -> None:
-        """Called before time passes."""
-        now = self.loop.time()
-        service = self.service
-        if now < self._looked + self.scenario.look_s or service is None or self.finished:
-            return
-        self._looked = now
-        if service.error is not None:
-            self.wrong("failed", f"the run stops: {service.error}")
-            self.finished = True
-            return
-        service.books.ledger.validate()
-        service.pool.validate()
-        service.announcements.barrier.validate()
-        service.attendance.validate()
-        still: dict[tuple[str, str], tuple[float, str]] = {}
-        if service.evaluation.running:
-            still["evaluation", "a round"] = (EVALUATED_S, "does not come to its end")
-        if not service.policies.unannounced(service.books.absent) and not service.evaluation.running:
-            self._idle(service, still)
-        self._waiting(service, still)
-        self._deadlocked(service, still)
-        self._unused(service, still)
-        self._patience.look(now, still)
-
-    @property
-    def _patience_s(self) -> float:
-        """How long something may stand still: what is promised is written down first, and commits may be slow."""
-        slow = any(kind == "slow_disk" for _, kind in self.mishaps)
-        return PATIENCE_S + 2 * max(SLOW_COMMITS_S) if slow else PATIENCE_S
-
-    def _idle(self, service: AstraFlow, still: dict[tuple[str, str], tuple[float, str]]) -> None:
-        """A RaaS has room and the bound lets a group start."""
-        checks, steps = self.checks, {t.model_id: t.steps for t in self.trainers}
-        for instance in service.pool.serving:
-            raas = self.raas.get(instance.url)
-            if raas is None or raas.silent or raas.mute or raas.taken >= raas.concurrency:
-                continue
-            room = [
-                checks.credit(model_id, steps[model_id].get(state.number, -1))
-                for model_id, state in raas.versions.items()
-                if model_id not in checks.absent
-            ]
-            # one that was just started anew serves nothing, until it has registered the pool has its predecessor
-            credit = min(room, default=0)
-            if credit > 0:
-                text = f"has room for {raas.concurrency - raas.taken} groups, and {credit} may start"
-                # where leases are given out all the time, each look may find the moment before one
-                still["starvation", f"{raas.uid}, {checks.leases} leases in all"] = (self._patience_s, text)
-
-    def _waiting(self, service: AstraFlow, still: dict[tuple[str, str], tuple[float, str]]) -> None:
-        """A trainer waits though its batch is there; a group ends at no time."""
-        for trainer in self.trainers:
-            if trainer.waiting_since is not None and self.checks.fills(trainer.model_id, trainer.replayable()):
-                still["starvation", trainer.model_id] = (self._patience_s, "waits for a batch whose groups are ready")
-        phantoms = service.announcements.barrier.awaited() - set(self.scenario.models)
-        if phantoms:
-            still["barrier", ", ".join(sorted(phantoms))] = (PATIENCE_S, "is awaited, and is no model of this run")
-        longest = self.scenario.episode_timeout_s + PATIENCE_S
-        for raas in self.raas.values():
-            late = [group for since, group, _ in raas.running.values() if self.loop.time() - since > longest]
-            for group in late:
-                still["blocked group", f"group {group}"] = (0.0, f"one sample blocks it at {raas.uid}")
-
-    def _deadlocked(self, service: AstraFlow, still: dict[tuple[str, str], tuple[float, str]]) -> None:
-        """All trainers that are there wait, and no group runs that could help them."""
-        there = [trainer for trainer in self.trainers if trainer.model_id not in self.checks.absent]
-        if self.checks.running or service.evaluation.running or not service.pool.serving:
-            return
-        if there and all(trainer.asking for trainer in there):
-            still["deadlock", ", ".join(t.model_id for t in there)] = (DEADLOCKED_S, "all wait, and no group runs")
-
-    def _unused(self, service: AstraFlow, still: dict[tuple[str, str], tuple[float, str]]) -> None:
-        """A RaaS that can be reached has no place in the pool."""
-        serving = {instance.uid for instance in service.pool.live if instance.health is not Health.SUSPECT}
-        for raas in self.raas.values():
-            if not (raas.dead or raas.silent or raas.leaving) and raas.uid not in serving:
-                still["unused", raas.uid] = (UNUSED_S, "can be reached and is not used")
-
-
-CURATED_FILTERS = ["filter_stale", "filter_invalid", "filter_duplicate", "filter_zero_adv"]
-CURATED_PROMPTS = {"greso": {}, "solved": {"after": 2, "passes": 1}, "difficulty": {}}
-
-
-def settings_of(scenario: Scenario) -> DataflowSettings:
-    """The configuration of a simulated run."""
-    held_out = {"dataset_fn": "astraflow.dataflow.scripted:example_rows", "eval_workflow": "sums"}
-    return DataflowSettings.model_validate(
-        {
-            "experiment": {"experiment_name": "simulation", "trial_name": "t", "fileroot": "/nonexistent"},
-            "dataflow": {
-                "rollout_dataset": {"dataset_fn": "astraflow.dataflow.scripted:example_rows", "n": scenario.rows},
-                "buffer": {
-                    "max_staleness": scenario.max_staleness,
-                    "count": scenario.count,
-                    "order": scenario.order,
-                    "replay": {"ratio": scenario.replay_ratio},
-                    "stale_policy": scenario.stale_policy,
-                    "filter_function": CURATED_FILTERS if scenario.curated else "filter_zero_adv",
-                },
-                "curriculum": CURATED_PROMPTS if scenario.curated else {},
-                "ledger": {"replayable": scenario.replayable},
-                "episode_timeout_s": scenario.episode_timeout_s,
-                "eval_workflows": {"sums": {"workflow_cls": "rlvr"}} if scenario.eval_steps else {},
-                "eval_datasets": {"held_out": held_out} if scenario.eval_steps else {},
-                "eval": {"mode": scenario.eval_mode},
-                "barrier": scenario.barrier,
-                "barrier_timeout_s": scenario.barrier_timeout_s,
-                "max_failure_streak": 10**9,
-            },
-            "gconfigs": {model_id: {"n_samples": scenario.n_samples} for model_id in scenario.models},
-            "tokenizer_path": "none",
-            "run_dir": "/nonexistent",
-        }
-    )

@@ -17,8 +17,9 @@ from astraflow.dataflow.barrier import VersionBarrier
 from astraflow.dataflow.data_acquisition import DataAcquisition
 from astraflow.dataflow.data_serving import DataServing
 from astraflow.dataflow.ledger import DropReason, Finish
-from astraflow.dataflow.policies import Policies, Policy
+from astraflow.dataflow.policies import Policies, Policy, Published
 from astraflow.dataflow.raas_pool import RaaSPool
+from astraflow.dataflow.recovery import Recovery
 from astraflow.dataflow.service import AstraFlow
 from astraflow.dataflow.simulation.explorer import FEW, SMALL, Exploration, by_chance, by_plan, drawn, explore
 from astraflow.dataflow.simulation.scenario import Mishaps
@@ -163,8 +164,7 @@ def test_a_policy_that_is_gone_and_still_waited_for_is_found(monkeypatch: pytest
         return [policy.model_id for policy in self.all if policy.current is None]
 
     monkeypatch.setattr(Policies, "unannounced", whoever_is_there)
-    befalls = Mishaps(every_s=1.0, none=1, kill_raas=0, silence_raas=0, mute_raas=0, join=0, leave=0, lose_trainer=1)
-    found("standstill", mishaps=befalls)
+    found("standstill", mishaps=Mishaps(every_s=1.0).only(["lose_trainer"]))
 
 
 def test_a_barrier_that_waits_for_groups_which_it_holds_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +203,7 @@ SEEDS = 500
 
 def found_within_seeds(words: Collection[str], *befalls: str) -> None:
     """Explore worlds that these mishaps alone befall until something is found, which is told in some of these words."""
-    kinds = dict.fromkeys(Mishaps.__struct_fields__[3:], 0) | dict.fromkeys(befalls, 1)
-    scenario = msgspec.structs.replace(SMALL, mishaps=Mishaps(every_s=1.0, none=1, **kinds))
+    scenario = msgspec.structs.replace(SMALL, mishaps=Mishaps(every_s=1.0).only(befalls))
     exploration = explore(by_chance(scenario), most=SEEDS, stop_at_first=True)
     assert exploration.findings, f"not found in {exploration.worlds} worlds"
     told = [f"{finding.violation.kind}: {finding.violation.text}" for finding in exploration.findings]
@@ -248,6 +247,32 @@ def test_a_retry_that_overtakes_the_rewind_is_found(monkeypatch: pytest.MonkeyPa
 def test_two_services_of_one_name_that_evict_each_other_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RaaSPool, "successor", lambda self, request, now: None)
     found_within_seeds({"same name"}, "twin_raas")
+
+
+def test_tokens_ahead_of_their_announcement_that_are_dropped_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service has what its sender has; the announcement is on its way."""
+    monkeypatch.setattr(DataAcquisition, "_is_early", lambda self, result: False)
+    found_within_seeds({"dropped as lineage"}, "early_raas", "slow_disk")
+
+
+def test_a_version_that_is_told_before_it_is_written_down_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Dataflow that dies then leaves services behind that serve what its successor has never heard of."""
+    right = AstraFlow._accept
+
+    def accept(self: AstraFlow, request: m.NotifyVersionRequest) -> Published | None:
+        published = right(self, request)
+        if published is not None:
+            self.pool.versions.publish(published)
+            self.links.news()
+        return published
+
+    monkeypatch.setattr(AstraFlow, "_accept", accept)
+    found_within_seeds({"which is not written down"}, "slow_disk")
+
+
+def test_a_trainer_ahead_of_an_older_ledger_that_is_let_in_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recovery, "_ahead", lambda self, policy, request: False)
+    found_within_seeds({"exactly once"}, "restore_ledger")
 
 
 @pytest.mark.nightly

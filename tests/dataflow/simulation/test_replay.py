@@ -23,7 +23,8 @@ from astraflow.dataflow.scripted import Rehearsal, ScriptedRaaS, example_rows
 from astraflow.dataflow.simulation.choices import ByChance
 from astraflow.dataflow.simulation.explorer import SMALL
 from astraflow.dataflow.simulation.replay import Replayed, replay, replay_run
-from astraflow.dataflow.simulation.world import World, settings_of
+from astraflow.dataflow.simulation.settings import settings_of
+from astraflow.dataflow.simulation.world import World
 from astraflow.dataflow.store import LedgerStore
 from astraflow.errors import ConfigError, DataError
 

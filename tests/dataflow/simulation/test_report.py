@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from astraflow.dataflow.simulation.mishaps import MISHAPS
 from astraflow.dataflow.simulation.report import SimulationReport, described, measured, simulate
 from astraflow.dataflow.simulation.scenario import LogNormal, Measured, Mishaps, Scenario
 from astraflow.errors import ConfigError, DataError
@@ -81,6 +82,21 @@ def test_broken_metrics_are_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "metrics.jsonl").write_text(f"{line}\n")
     with pytest.raises(DataError, match=r"metrics\.jsonl"):
         measured(tmp_path)
+
+
+def test_one_mishap_alone_may_be_chosen() -> None:
+    alone = Mishaps(every_s=2.0).only(["twin_raas"])
+    assert alone.kinds() == ["none", "twin_raas"]
+    report = simulate(msgspec.structs.replace(QUIET, mishaps=alone), 1)
+    assert set(report.mishaps) == {"twin_raas"}
+    assert report.violations == 0
+    with pytest.raises(ConfigError, match=r"called storm; there are kill_raas, .*bad_request"):
+        alone.only(["storm"])
+
+
+def test_each_mishap_is_described() -> None:
+    assert list(MISHAPS) == Mishaps.names()
+    assert all(mishap.__doc__ for mishap in MISHAPS.values())
 
 
 @pytest.mark.parametrize("field", ["raas", "policies", "rows"])
