@@ -48,7 +48,7 @@ SLOW_DISK_S = 8.0
 """How long each commit takes its time."""
 
 BACKUP_S = 5.0
-"""How old a ledger is that is put back: a step or two."""
+"""How old a ledger is that is put back, or so old that a trainer has kept a newer state."""
 
 
 async def kill_raas(world: World) -> None:
@@ -187,11 +187,22 @@ async def crash_dataflow(world: World) -> None:
 
 async def restore_ledger(world: World) -> None:
     """The run is stopped, an older copy of its ledger is put back, and all is started again."""
-    whole = all(trainer.learnt.version and not (trainer.lost or trainer.doomed) for trainer in world.trainers)
-    if not whole or world.service is None:
+    begun = all((trainer.model_id, 0) in world.checks.announced for trainer in world.trainers)
+    if not begun or world.service is None or world.restoring:
         return
-    backup = world.backup()
+    world.restoring = True
+    try:
+        await _restore_ledger(world)
+    finally:
+        world.restoring = False
+
+
+async def _restore_ledger(world: World) -> None:
+    backup, kept = world.backup(), {trainer.model_id: trainer.kept for trainer in world.trainers}
     await asyncio.sleep(BACKUP_S)
+    if world.choices.pick(2):
+        newer = [trainer for trainer in world.trainers if not trainer.lost]
+        await world.until(lambda: world.finished or any(t.kept > kept[t.model_id] for t in newer))
     there = all(world.lives(trainer) and not (trainer.lost or trainer.doomed) for trainer in world.trainers)
     if world.finished or not there or not await world.end_dataflow():
         return

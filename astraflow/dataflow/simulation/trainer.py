@@ -84,6 +84,11 @@ class SimulatedTrainer:
     def done(self) -> bool:
         return self.learnt.step >= self._scenario.steps
 
+    @property
+    def kept(self) -> int:
+        """The step of its newest checkpoint; 0 for none."""
+        return self._kept[-1].step if self._kept else 0
+
     async def run(self) -> None:
         """One life: from its checkpoint, or from nothing, to the last step."""
         self.waiting_since = None

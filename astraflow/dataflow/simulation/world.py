@@ -65,6 +65,8 @@ class World:
         """When the last trainer had done its last step."""
         self.service: AstraFlow | None = None
         self.slow_disk = False
+        self.restoring = False
+        """An older ledger is about to be put back: at any time it is one of this run, not of what it has left."""
         self.was_slow = False
         """The disk has been slow."""
         self.published: dict[str, Manifest] = {}
@@ -158,7 +160,9 @@ class World:
             # a handler outlives its client
             answer = await asyncio.shield(work)
         except asyncio.CancelledError:
-            if work.cancelled() and self.service is not service:
+            own = asyncio.current_task()
+            ended = own is not None and own.cancelling()
+            if work.cancelled() and self.service is not service and not ended:
                 raise PeerError("Dataflow died before it answered") from None
             raise
         await self.network.hop()
@@ -241,16 +245,8 @@ class World:
         service = self.service
         for task in [t for t in self._own if t.get_name() in ("mishaps", *STARTS_DATAFLOW)]:
             task.cancel()
-        if service is None:
-            return
-        try:
-            async with asyncio.timeout(STOP_S):
-                await service.stop()
-        except TimeoutError:
-            self.wrong("shutdown", f"the service does not stop within {STOP_S:g} s")
-        await asyncio.sleep(1.0 + len(self._calls) * 2 * max(SLOW_COMMITS_S) * self.slow_disk)
-        if self._calls:
-            self.wrong("shutdown", f"{len(self._calls)} callers are not answered")
+        if service is not None:
+            await self._stop_service(service)
         for life in (*self._lives.values(), *list(self._own)):
             life.cancel()
         for raas in self.raas.values():
@@ -266,6 +262,16 @@ class World:
             self.wrong("exactly once", problem)
         for trainer in self.trainers:
             self._check_learnt(trainer)
+
+    async def _stop_service(self, service: AstraFlow) -> None:
+        try:
+            async with asyncio.timeout(STOP_S):
+                await service.stop()
+        except TimeoutError:
+            self.wrong("shutdown", f"the service does not stop within {STOP_S:g} s")
+        await asyncio.sleep(1.0 + len(self._calls) * 2 * max(SLOW_COMMITS_S) * self.slow_disk)
+        if self._calls:
+            self.wrong("shutdown", f"{len(self._calls)} callers are not answered")
 
     def _check_learnt(self, trainer: SimulatedTrainer) -> None:
         """What a trainer knows is what the ledger says it trained."""
@@ -324,7 +330,9 @@ class World:
             raas.die()
 
     def begin_trainer(self, trainer: SimulatedTrainer) -> None:
-        """Begin a trainer's next life."""
+        """Begin a trainer's next life, where nothing else that befell it has begun that."""
+        if (before := self._lives.get(trainer.model_id)) is not None and not (before.done() or before.cancelling()):
+            return
         life = self._lives[trainer.model_id] = asyncio.create_task(self._live(trainer), name="trainer")
         life.add_done_callback(self._gone)
 
