@@ -22,7 +22,7 @@ from astraflow.dataflow.raas_pool import RaaSPool
 from astraflow.dataflow.recovery import Recovery
 from astraflow.dataflow.service import AstraFlow
 from astraflow.dataflow.simulation.explorer import FEW, SMALL, Exploration, by_chance, by_plan, drawn, explore
-from astraflow.dataflow.simulation.scenario import Mishaps
+from astraflow.dataflow.simulation.scenario import LogNormal, Mishaps, Scenario
 from astraflow.dataflow.staleness import Admission
 from astraflow.errors import ConflictError
 
@@ -201,9 +201,9 @@ SEEDS = 500
 """Worlds within which each of the following is found."""
 
 
-def found_within_seeds(words: Collection[str], *befalls: str) -> None:
+def found_within_seeds(words: Collection[str], *befalls: str, small: Scenario = SMALL) -> None:
     """Explore worlds that these mishaps alone befall until something is found, which is told in some of these words."""
-    scenario = msgspec.structs.replace(SMALL, mishaps=Mishaps(every_s=1.0).only(befalls))
+    scenario = msgspec.structs.replace(small, mishaps=Mishaps(every_s=1.0).only(befalls))
     exploration = explore(by_chance(scenario), most=SEEDS, stop_at_first=True)
     assert exploration.findings, f"not found in {exploration.worlds} worlds"
     told = [f"{finding.violation.kind}: {finding.violation.text}" for finding in exploration.findings]
@@ -249,10 +249,17 @@ def test_two_services_of_one_name_that_evict_each_other_are_found(monkeypatch: p
     found_within_seeds({"same name"}, "twin_raas")
 
 
-def test_tokens_ahead_of_their_announcement_that_are_dropped_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+QUICK = msgspec.structs.replace(SMALL, latency=LogNormal(mean_s=0.1))
+"""Here many groups end while an announcement is on its way; where they are slow, it is one world in some hundred."""
+
+
+@pytest.mark.parametrize("small", [QUICK, pytest.param(SMALL, marks=pytest.mark.nightly)], ids=["quick", "small"])
+def test_tokens_ahead_of_their_announcement_that_are_dropped_are_found(
+    monkeypatch: pytest.MonkeyPatch, small: Scenario
+) -> None:
     """A service has what its sender has; the announcement is on its way."""
     monkeypatch.setattr(DataAcquisition, "_is_early", lambda self, result: False)
-    found_within_seeds({"dropped as lineage"}, "early_raas", "slow_disk")
+    found_within_seeds({"dropped as lineage"}, "early_raas", "slow_disk", small=small)
 
 
 def test_a_version_that_is_told_before_it_is_written_down_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
