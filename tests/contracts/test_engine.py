@@ -98,8 +98,10 @@ def test_stop_token_ids_end_a_generation_with_stop(kind: str) -> None:
 
 def test_update_lets_flights_go_on_under_the_new_version(kind: str) -> None:
     async def body(engine: Engine) -> None:
-        long = asyncio.create_task(engine.agenerate(request("long", max_new_tokens=400)))
-        await engine.agenerate(request("short", max_new_tokens=4))  # so the long one has begun
+        begun = asyncio.Event()
+        flight = engine.agenerate(request("long", max_new_tokens=900), lambda before, output: begun.set())
+        long = asyncio.create_task(flight)
+        await begun.wait()
         assert await engine.update(5, lambda weights: sorted(weights)[0]) in {"model.embed_tokens.weight", "w"}
         assert engine.get_version() == 5
         response = await long
