@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _SAME = frozenset({"copy", "get", "items", "model_copy", "pop", "values"})
@@ -20,6 +21,41 @@ Environment = dict[str, str]
 """Name → the class of its value, or of what its value holds."""
 
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_BINDS = (
+    ast.Assign, ast.AnnAssign, ast.For, ast.AsyncFor, ast.comprehension, ast.NamedExpr, ast.withitem,
+)  # fmt: skip
+
+
+@dataclass
+class Scope:
+    """What a module, class or function does itself, in order; the trees are walked once, though read twice."""
+
+    binds: list[ast.AST] = field(default_factory=list)
+    reads: list[ast.Attribute] = field(default_factory=list)
+    classes: list[tuple[ast.ClassDef, Scope]] = field(default_factory=list)
+    functions: list[tuple[Function, Scope]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, body: Sequence[ast.AST]) -> Scope:
+        """Return the scope of these statements; what decorates a function inside is none of it."""
+        scope = cls()
+        pending = list(reversed(body))
+        while pending:
+            node = pending.pop()
+            if isinstance(node, Function):
+                scope.functions.append((node, cls.of([node.body] if isinstance(node, ast.Lambda) else node.body)))
+            elif isinstance(node, ast.ClassDef):
+                scope.classes.append((node, cls.of(node.body)))
+            else:
+                if isinstance(node, _BINDS):
+                    scope.binds.append(node)
+                elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                    scope.reads.append(node)
+                pending += reversed(list(ast.iter_child_nodes(node)))
+        return scope
+
+
 class Readers:
     """Reads of attributes in a package, by class and attribute."""
 
@@ -28,25 +64,20 @@ class Readers:
             ".".join((package.name, *file.relative_to(package).with_suffix("").parts)).removesuffix(".__init__"): file
             for file in sorted(package.rglob("*.py"))
         }
-        trees = {name: ast.parse(file.read_text("utf-8")) for name, file in sources.items()}
+        scopes = {name: Scope.of(ast.parse(file.read_text("utf-8")).body) for name, file in sources.items()}
         self._classes: dict[str, ast.ClassDef] = {}
         self._functions: dict[str, ast.expr] = {}
         self._attributes: dict[str, dict[str, str]] = defaultdict(dict)
         self._reads: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._declared: dict[str, str] = {}
-        for module, tree in trees.items():
-            for node in ast.walk(tree):
-                if isinstance(node, ast.ClassDef):
-                    self._classes[node.name] = node
-                    self._declared[node.name] = module
-                elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
-                    self._functions[node.name] = node.returns
+        for module, scope in scopes.items():
+            self._index(module, scope)
         for name, node in self._classes.items():
             self._declare(name, node)
         for _ in range(2):  # what a method assigns to self may come from an attribute that is assigned elsewhere
             self._reads.clear()
-            for module, tree in trees.items():
-                self._scan(module, tree.body, {}, None)
+            for module, scope in scopes.items():
+                self._scan(module, scope, {}, None)
 
     def of(self, owner: type, name: str) -> list[str]:
         """Modules that read `owner.name`, but not the one that declares it."""
@@ -62,31 +93,28 @@ class Readers:
             elif isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._note(self._attributes[name], item.name, self._named(item.returns))
 
-    def _scan(self, module: str, body: Iterable[ast.stmt], outer: Mapping[str, str], own: str | None) -> None:
-        """Note the reads of statements; functions inside see the names around them."""
+    def _index(self, module: str, scope: Scope) -> None:
+        """Note the classes and functions of a scope and of all inside it."""
+        for node, inside in scope.classes:
+            self._classes[node.name] = node
+            self._declared[node.name] = module
+            self._index(module, inside)
+        for function, inside in scope.functions:
+            if not isinstance(function, ast.Lambda) and function.returns is not None:
+                self._functions[function.name] = function.returns
+            self._index(module, inside)
+
+    def _scan(self, module: str, scope: Scope, outer: Mapping[str, str], own: str | None) -> None:
+        """Note the reads of a scope in a class `own`; functions inside see the names around them."""
         names = dict(outer)
-        pending: list[ast.AST] = list(body)
-        functions: list[tuple[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, str | None]] = []
-        ordered: list[ast.AST] = []
-        while pending:
-            node = pending.pop(0)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                functions.append((node, own))
-                continue
-            if isinstance(node, ast.ClassDef):
-                self._scan(module, node.body, names, node.name)
-                continue
-            ordered.append(node)
-            pending[:0] = ast.iter_child_nodes(node)
-        for node in ordered:
-            self._bind(node, names)
-        for node in ordered:
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                self._read(module, node, names)
-        for function, owner in functions:
-            inside = {**names, **self._parameters(function, owner)}
-            statements = [ast.Expr(function.body)] if isinstance(function, ast.Lambda) else function.body
-            self._scan(module, statements, inside, owner)
+        for node, inside in scope.classes:
+            self._scan(module, inside, names, node.name)
+        for bound in scope.binds:
+            self._bind(bound, names)
+        for read in scope.reads:
+            self._read(module, read, names)
+        for function, inside in scope.functions:
+            self._scan(module, inside, {**names, **self._parameters(function, own)}, own)
 
     def _read(self, module: str, node: ast.Attribute, names: Environment) -> None:
         owner = self._infer(node.value, names)
@@ -94,9 +122,7 @@ class Readers:
             for base in self._bases(owner):
                 self._reads[base, node.attr].add(module)
 
-    def _parameters(
-        self, function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, own: str | None
-    ) -> Environment:
+    def _parameters(self, function: Function, own: str | None) -> Environment:
         names: Environment = {}
         arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
         for argument in arguments:
