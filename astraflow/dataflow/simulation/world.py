@@ -74,6 +74,7 @@ class World:
         self.choices = choices
         self._chance = random.Random(seed)
         self._names = Names(self.wrong)
+        self._rows, self._eval_rows = example_rows(scenario.rows), example_rows(scenario.eval_rows)
         self._store = SimulatedStore(self.disk)
         self._calls: dict[asyncio.Task[Any], None] = {}
         self._own: dict[asyncio.Task[Any], None] = {}
@@ -210,8 +211,8 @@ class World:
         scenario, offset = self.scenario, CLOCKS_S[clock]
         self.service = AstraFlow(
             settings_of(scenario),
-            example_rows(scenario.rows),
-            {"held_out": example_rows(scenario.eval_rows)} if scenario.eval_steps else {},
+            self._rows,
+            {"held_out": self._eval_rows} if scenario.eval_steps else {},
             lambda url: SimulatedClient(self._by_url.get(url), self.network, lambda: self._store is store, self._tells),
             TrajectoryLog(None),
             clock=lambda: self.loop.time() + offset,
