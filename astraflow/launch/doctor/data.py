@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from astraflow.core.data import Invalid, Reward, Value
 from astraflow.core.data.trajectory import Row
@@ -35,6 +36,9 @@ WHOLE = re.compile(r"-?[0-9]{1,1000}")
 NO_ANSWER = "∅"
 """No dataset's right answer."""
 
+Grade = Callable[[str, Sequence[Row]], Sequence[Mapping[str, Sequence[Reward]]]]
+"""(reward function, rows) → what `_grade` finds."""
+
 
 def load(
     datasets: Sequence[Dataset], tokenizer: Tokenizer | None, seed: int
@@ -62,11 +66,27 @@ def load(
 def check(subject: Subject, phrasings: Sequence[str] = ()) -> list[Finding]:
     """`phrasings` are more ways to write a final answer, with {answer} in them."""
     found: list[Finding] = []
-    for dataset in subject.datasets:
-        rows = subject.rows.get(dataset.path)
-        if rows is not None:
-            found += [*_prompts(subject.tokenizer, dataset, rows), *_gold(subject, dataset, rows, phrasings)]
+    with _grading(subject.config.rollout.reward_timeout_s, [*PHRASINGS, *phrasings]) as grade:
+        for dataset in subject.datasets:
+            rows = subject.rows.get(dataset.path)
+            if rows is not None:
+                found += [*_prompts(subject.tokenizer, dataset, rows), *_gold(dataset, rows, grade)]
     return [*found, *_apart(subject)]
+
+
+@contextmanager
+def _grading(timeout: float, phrasings: Sequence[str]) -> Iterator[Grade]:
+    """One process computes the rewards of all datasets: it imports what they need once."""
+    pool = RewardPool(1)
+
+    async def close() -> None:
+        pool.close()
+
+    with asyncio.Runner() as runner:
+        try:
+            yield lambda name, rows: runner.run(_grade(pool, name, rows, phrasings, timeout))
+        finally:
+            runner.run(close())
 
 
 def _apart(subject: Subject) -> Iterator[Finding]:
@@ -99,15 +119,14 @@ def _prompts(tokenizer: Tokenizer | None, dataset: Dataset, rows: Sequence[Row])
     yield ok(DATA, f"{dataset.path}: {len(rows):,} rows, prompts of up to {longest} tokens")
 
 
-def _gold(subject: Subject, dataset: Dataset, rows: Sequence[Row], phrasings: Sequence[str]) -> Iterator[Finding]:
+def _gold(dataset: Dataset, rows: Sequence[Row], grade: Grade) -> Iterator[Finding]:
     name = dataset.workflow.reward_fn
     key = f"{dataset.workflow_path}.reward_fn"
     if name is None:
         yield ok(GOLD, f"{dataset.path}: workflow {dataset.workflow.workflow_cls} gives the reward itself; not checked")
         return
     chosen = rows[:: max(1, len(rows) // ROWS_GRADED)][:ROWS_GRADED]
-    timeout = subject.config.rollout.reward_timeout_s
-    graded = asyncio.run(_grade(name, chosen, [*PHRASINGS, *phrasings], timeout))
+    graded = grade(name, chosen)
     chosen = chosen[: len(graded)]
     refused = [(row, rewards) for row, rewards in zip(chosen, graded, strict=True) if not _values(rewards["gold"])]
     if refused:
@@ -153,13 +172,12 @@ def _compared(
 
 
 async def _grade(
-    name: str, rows: Sequence[Row], phrasings: Sequence[str], timeout: float
+    pool: RewardPool, name: str, rows: Sequence[Row], phrasings: Sequence[str], timeout: float
 ) -> list[dict[str, list[Reward]]]:
     """Rewards of each row's right answer and of a wrong one, in all phrasings, computed as a run computes them.
 
     Ends at the first row whose reward runs into its deadline.
     """
-    pool = RewardPool(1)
     target = REWARD_REGISTRY.target(name)
     served = ServedReward(target or REWARD_REGISTRY.resolve(name), pool=pool, timeout_seconds=timeout)
     reward = AsyncRewardWrapper(served)
@@ -173,15 +191,12 @@ async def _grade(
         return found
 
     rewards: list[dict[str, list[Reward]]] = []
-    try:
-        for row in rows:
-            wrong = [reward for answer in wrong_answers(row["answer"]) for reward in await graded(row, answer)]
-            rewards.append({"gold": await graded(row, row["answer"]), "wrong": wrong})
-            if any(map(_timed_out, rewards[-1]["gold"])):
-                break
-        return rewards
-    finally:
-        pool.close()
+    for row in rows:
+        wrong = [reward for answer in wrong_answers(row["answer"]) for reward in await graded(row, answer)]
+        rewards.append({"gold": await graded(row, row["answer"]), "wrong": wrong})
+        if any(map(_timed_out, rewards[-1]["gold"])):
+            break
+    return rewards
 
 
 def wrong_answers(answer: object) -> list[str]:
